@@ -1,0 +1,1 @@
+"""Values, states and rules that every component shares. Pure: no clock, no input or output."""

@@ -1,0 +1,51 @@
+"""A node: a machine that runs the node agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from standby.domain.instance import Rung
+from standby.domain.model import EngineKind
+from standby.domain.values import Record, Value
+
+
+class MemoryLedger(Value):
+    """Host memory in bytes: what may be used, what is promised, what instances really hold."""
+
+    capacity: int = Field(ge=0)
+    reserved: int = Field(default=0, ge=0)
+    resident: int = Field(default=0, ge=0)
+
+    @property
+    def free(self) -> int:
+        """Bytes that can still be promised."""
+        return max(0, self.capacity - self.reserved)
+
+
+class CachedArtifact(Value):
+    """One artifact in a node's cache."""
+
+    digest: str
+    bytes: int
+    pinned: bool
+
+
+class Node(Record):
+    """What a node says of itself; only that node writes it."""
+
+    name: str
+    boot_id: str = Field(description="changes at each start of the agent")
+    door: str = Field(description="host:port")
+    engines: tuple[EngineKind, ...] = ()
+    memory: MemoryLedger
+    cache_bytes: int = 0
+    cache_capacity: int = 0
+    artifacts: tuple[CachedArtifact, ...] = ()
+    costs: Mapping[str, Mapping[Rung, float]] = Field(
+        default_factory=dict, description="model digest → rung it started from → measured seconds until ready"
+    )
+    heartbeat: int = Field(default=0, description="grows with every beat; the receiver's own clock tells its age")
+    started_at: float
+    version: str = ""
