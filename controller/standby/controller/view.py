@@ -1,0 +1,290 @@
+"""What the controller sees, as frozen values; every instant is on the controller's own monotonic clock.
+
+Two machines' clocks are never compared: the shell writes down when it saw something change (``observe_instance``,
+``observe_node``) and decisions are made from those instants alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+from standby.domain.assignment import Assignment
+from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Variant
+from standby.domain.instance import HAS_PROCESS, Instance, InstanceState, Rung
+from standby.domain.model import Model
+from standby.domain.node import Node
+
+NODE_LOST_AFTER_S: Final = 15.0
+LOST_NODE_KEPT_S: Final = 300.0
+NEVER: Final = math.inf
+
+
+class Bucket(NamedTuple):
+    """Concurrency over one short stretch of time: the lowest, the highest and the last value in it."""
+
+    start: float
+    low: int
+    high: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointDemand:
+    """What all living gateways together say of one endpoint.
+
+    ``valid`` is False when no gateway has reported within its lease: no data, so nothing may be taken away.
+    ``active_at`` is the last arrival or end of a request; minus infinity when no gateway ever mentioned it.
+    """
+
+    in_flight: int = 0
+    queued: int = 0
+    active_at: float = -math.inf
+    oldest_arrival_at: float | None = None
+    valid: bool = False
+    valid_since: float = math.inf
+    history: tuple[Bucket, ...] = ()
+    bucket_s: float = 0.25
+
+    @property
+    def concurrency(self) -> int:
+        """Requests running or waiting."""
+        return self.in_flight + self.queued
+
+    def idle_s(self, now: float) -> float:
+        """Seconds since the last arrival or end; zero while anything runs or waits."""
+        return 0.0 if self.concurrency else now - self.active_at
+
+    def peak_since(self, since: float) -> int:
+        """Return the highest concurrency at or after ``since``."""
+        highest = self.concurrency
+        for bucket in reversed(self.history):
+            if bucket.start + self.bucket_s <= since:
+                return max(highest, bucket.last)
+            highest = max(highest, bucket.high)
+        return highest
+
+    def trough_since(self, since: float) -> int:
+        """Return the lowest concurrency at or after ``since``."""
+        lowest = self.concurrency
+        for bucket in reversed(self.history):
+            if bucket.start + self.bucket_s <= since:
+                return min(lowest, bucket.last)
+            lowest = min(lowest, bucket.low)
+        return lowest
+
+    def lasting_since(self, holds: Callable[[int], bool], now: float) -> float | None:
+        """Return since when ``holds(concurrency)`` has been true without a break; None when it is not true now."""
+        if not holds(self.concurrency):
+            return None
+        since = now
+        for bucket in reversed(self.history):
+            if not holds(bucket.low):
+                # the break lies somewhere inside this bucket: its end is the latest moment it can have ended
+                return min(now, bucket.start + self.bucket_s) if holds(bucket.last) else since
+            since = bucket.start
+        return since
+
+    def last_time(self, holds: Callable[[int], bool], now: float) -> float | None:
+        """Return the end of the last stretch in which ``holds(concurrency)`` was true; None when it never was."""
+        if holds(self.concurrency):
+            return now
+        following = now
+        for bucket in reversed(self.history):
+            if holds(bucket.last):
+                return following
+            if holds(bucket.high):
+                return min(now, bucket.start + self.bucket_s)
+            following = bucket.start
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedInstance:
+    """An instance's record, and when the controller saw its clocks start."""
+
+    record: Instance
+    rung_at: float
+    idle_at: float | None
+    state_at: float
+
+    @property
+    def ready(self) -> bool:
+        """It answers requests."""
+        return self.record.state is InstanceState.READY
+
+    @property
+    def failed(self) -> bool:
+        """The node could not bring it up and waits before it tries again."""
+        return self.record.state is InstanceState.FAILED
+
+    @property
+    def busy(self) -> bool:
+        """It works on a request, whatever the gateways say."""
+        return self.record.in_flight > 0 or (self.ready and self.record.idle_since is None)
+
+
+def observe_instance(before: ObservedInstance | None, record: Instance, now: float) -> ObservedInstance:
+    """Return ``record`` with its clocks moved to the controller's.
+
+    A clock that the node did not restart keeps its anchor. At first sight the age that the node itself could
+    measure (``updated_at`` minus the start, both by its clock) is a lower bound of the true age: never too old.
+    """
+    same_life = before is not None and before.record.epoch == record.epoch
+    if before is not None and same_life and before.record.rung_since == record.rung_since:
+        rung_at = before.rung_at
+    else:
+        rung_at = now - max(0.0, record.updated_at - record.rung_since)
+    idle_at: float | None = None
+    if record.idle_since is not None:
+        if before is not None and before.idle_at is not None and before.record.idle_since == record.idle_since:
+            idle_at = before.idle_at
+        else:
+            idle_at = now - max(0.0, record.updated_at - record.idle_since)
+    state_at = before.state_at if before is not None and same_life and before.record.state is record.state else now
+    return ObservedInstance(record=record, rung_at=rung_at, idle_at=idle_at, state_at=state_at)
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedNode:
+    """A node's record and when its heartbeat was last seen to move.
+
+    ``confirmed`` is False until it has moved once before the controller's eyes: the record may be a dead node's.
+    """
+
+    record: Node
+    seen_at: float
+    confirmed: bool = False
+
+    def alive(self, now: float) -> bool:
+        """Its heartbeat moved within the last 15 seconds."""
+        return now - self.seen_at < NODE_LOST_AFTER_S
+
+
+def observe_node(before: ObservedNode | None, record: Node, now: float) -> ObservedNode:
+    """Return ``record`` with the moment its heartbeat was last seen to move."""
+    if before is None:
+        return ObservedNode(record=record, seen_at=now)
+    moved = (before.record.heartbeat, before.record.boot_id) != (record.heartbeat, record.boot_id)
+    if moved:
+        return ObservedNode(record=record, seen_at=now, confirmed=True)
+    return replace(before, record=record)
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One assignment with its revision, and what its node says of the instance."""
+
+    key: str
+    assignment: Assignment
+    revision: int
+    since: float
+    instance: ObservedInstance | None = None
+
+    @property
+    def wants_ready(self) -> bool:
+        """The controller wants it to answer requests."""
+        return self.assignment.rung is Rung.READY
+
+    @property
+    def ready(self) -> bool:
+        """It does answer requests."""
+        return self.instance is not None and self.instance.ready
+
+    @property
+    def failed(self) -> bool:
+        """Its node could not bring it up."""
+        return self.instance is not None and self.instance.failed
+
+    @property
+    def busy(self) -> bool:
+        """It works on a request."""
+        return self.instance is not None and self.instance.busy
+
+    @property
+    def climbing(self) -> bool:
+        """On its way to ready: capacity to come."""
+        return self.wants_ready and not self.ready and not self.failed
+
+    @property
+    def in_flight(self) -> int:
+        """Requests inside, as its door counts them."""
+        return 0 if self.instance is None else self.instance.record.in_flight
+
+    @property
+    def taken_up(self) -> bool:
+        """The node has read the present intent, so its ledger already knows of it."""
+        return self.instance is not None and self.instance.record.assignment_intent == self.assignment.intent
+
+    @property
+    def settled(self) -> bool:
+        """It rests on its rung: nothing is under way."""
+        if self.instance is None:
+            return False
+        state = self.instance.record.state
+        return self.taken_up and (state not in HAS_PROCESS or state in {InstanceState.READY, InstanceState.ASLEEP})
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointView:
+    """One endpoint with everything that is decided for it; ``config`` and ``models`` are None or short when unread.
+
+    ``status_at`` and ``failure_at`` are when its status and its failure were last seen to change; ``leftover_nodes`` are
+    those that still report an instance of it.
+    """
+
+    key: str
+    record: Endpoint
+    revision: int
+    config: EndpointConfig | None = None
+    models: Mapping[str, Model] = field(default_factory=dict)
+    demand: EndpointDemand = EndpointDemand()
+    placed: tuple[Placed, ...] = ()
+    status_at: float = -math.inf
+    failure_at: float = -math.inf
+    leftover_nodes: tuple[str, ...] = ()
+
+    @property
+    def deleting(self) -> bool:
+        """It is going away."""
+        return self.record.status is EndpointStatus.DELETING
+
+    @property
+    def resolved(self) -> bool:
+        """Its config and every variant's model are at hand."""
+        return self.config is not None and all(v.model in self.models for v in self.config.variants)
+
+    def share(self, variant: Variant) -> float:
+        """Return the part of the traffic that goes to ``variant``, 0 to 1."""
+        assert self.config is not None
+        total = sum(v.weight for v in self.config.variants)
+        return variant.weight / total if total > 0 else 1.0 / len(self.config.variants)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The whole cluster, or the part that one decision needs.
+
+    ``orphans`` are assignments whose endpoint record was not seen; ``registry_empty`` says that no endpoint at all
+    was; ``assignment_count`` counts every assignment, also those outside this view.
+    """
+
+    endpoints: Mapping[str, EndpointView]
+    nodes: Mapping[str, ObservedNode]
+    orphans: tuple[Placed, ...] = ()
+    promised: Mapping[str, int] = field(default_factory=dict)
+    assignment_count: int = 0
+    registry_empty: bool = False
+    connected: bool = True
+
+    def alive(self, placed: Placed, now: float) -> bool:
+        """Whether the node of ``placed`` has been heard within the last 15 seconds."""
+        node = self.nodes.get(placed.assignment.node)
+        return node is not None and node.alive(now)
+
+    def lost_since(self, placed: Placed) -> float:
+        """Return when the node of ``placed`` was last heard; for a node without a record, since when we know it."""
+        node = self.nodes.get(placed.assignment.node)
+        return placed.since if node is None else node.seen_at

@@ -1,0 +1,281 @@
+"""The header of a GGUF file: a pure parser over a function that reads bytes. No clock, no store.
+
+Layout (little-endian), as the GGUF specification of the ggml project has it: magic ``GGUF``, version u32, tensor
+count u64, key count u64; keys: string, type u32, value; tensors: string, dimensions u32, sizes u64 each, type u32,
+offset u64; then, aligned, the data. A string is a length u64 and that many bytes.
+
+The file is hostile until proven otherwise: every length is checked against the file's size and a limit before
+anything is read, and what is not needed is stepped over, not read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from standby.artifacts.gguf_types import FILE_TYPES, SCALARS, TENSOR_TYPES
+from standby.domain.errors import UnsupportedArtifact
+from standby.domain.model import ModelFacts
+
+ReadAt = Callable[[int, int], bytes]
+"""``read(offset, length)`` returns exactly ``length`` bytes; asked only for bytes inside the file."""
+
+MAGIC: Final = b"GGUF"
+VERSIONS: Final = frozenset({2, 3})
+MAX_HEADER_BYTES: Final = 64 << 20
+MAX_KEYS: Final = 10_000
+MAX_TENSORS: Final = 100_000
+MAX_ARRAY_STRINGS: Final = 2_000_000
+MAX_NAME_BYTES: Final = 65_535
+MAX_KEPT_BYTES: Final = 4096
+MAX_DIMENSIONS: Final = 4
+_MAX_DEPTH: Final = 3
+_STRING: Final = 8
+_ARRAY: Final = 9
+_DEFAULT_ALIGNMENT: Final = 32
+_WINDOW: Final = 1 << 20
+
+KeptValue = str | int | float | bool
+
+
+@dataclass(frozen=True)
+class GgufHeader:
+    """What the header says. ``values`` holds scalars and short strings; ``keys`` every name, arrays included."""
+
+    version: int
+    keys: frozenset[str]
+    values: dict[str, KeptValue]
+    tensor_count: int
+    parameter_count: int
+    parameters_by_type: dict[int, int]
+    header_bytes: int
+    required_bytes: int
+
+    def facts(self) -> ModelFacts:
+        """Return the header as the facts that a manifest keeps."""
+        architecture = str(self.values.get("general.architecture", ""))
+        context = self.values.get(f"{architecture}.context_length")
+        return ModelFacts(
+            architecture=architecture,
+            name=str(self.values.get("general.name", "")),
+            parameter_count=self.parameter_count,
+            context_length=context if isinstance(context, int) else None,
+            quantisation=self._quantisation(),
+            has_chat_template="tokenizer.chat_template" in self.keys,
+            has_tokenizer="tokenizer.ggml.tokens" in self.keys,
+        )
+
+    def _quantisation(self) -> str:
+        named = FILE_TYPES.get(_integer(self.values, "general.file_type", -1))
+        if named is not None:
+            return named
+        most = max(self.parameters_by_type, key=lambda kind: self.parameters_by_type[kind])
+        return TENSOR_TYPES[most].name if most in TENSOR_TYPES else ""
+
+
+def parse_gguf(read: ReadAt, size: int) -> GgufHeader:
+    """Return the header of the file of ``size`` bytes that ``read`` reads.
+
+    Raises UnsupportedArtifact for anything that llama.cpp would not load: wrong magic or version, limits broken,
+    no tensors, one part of a split model, or fewer bytes than the tensors need.
+    """
+    cursor = _Cursor(read, size)
+    version, tensor_count, key_count = _preamble(cursor)
+    keys, values = _keys(cursor, key_count)
+    if _integer(values, "split.count", 0) > 1:
+        raise UnsupportedArtifact(
+            f"GGUF is part {values.get('split.no', '?')} of {values['split.count']} of a split model",
+            remedy="join the parts with llama-gguf-split --merge and register the result",
+        )
+    tensors = _tensors(cursor, tensor_count)
+    alignment = _integer(values, "general.alignment", _DEFAULT_ALIGNMENT)
+    if alignment <= 0 or alignment % 8:
+        raise _broken(f"alignment {alignment} is not a multiple of 8")
+    data_start = -(-cursor.offset // alignment) * alignment
+    required = data_start + tensors.data_bytes
+    if required > size:
+        raise UnsupportedArtifact(
+            f"truncated GGUF: the tensors need {required} bytes, the file has {size}", remedy="upload the whole file again"
+        )
+    return GgufHeader(
+        version=version,
+        keys=keys,
+        values=values,
+        tensor_count=tensor_count,
+        parameter_count=sum(tensors.parameters.values()),
+        parameters_by_type=dict(tensors.parameters),
+        header_bytes=cursor.offset,
+        required_bytes=required,
+    )
+
+
+class _Cursor:
+    """A position in the file with a window of bytes around it; every step is checked before it is taken."""
+
+    def __init__(self, read: ReadAt, size: int) -> None:
+        self._read = read
+        self._size = size
+        self._limit = min(size, MAX_HEADER_BYTES)
+        self._window = b""
+        self._start = 0
+        self.offset = 0
+
+    def skip(self, length: int) -> None:
+        """Step over ``length`` bytes without reading them."""
+        self._check(length)
+        self.offset += length
+
+    def take(self, length: int) -> bytes:
+        """Return the next ``length`` bytes."""
+        self._check(length)
+        begin = self.offset - self._start
+        if begin < 0 or begin + length > len(self._window):
+            self._start, begin = self.offset, 0
+            self._window = self._read(self.offset, min(max(length, _WINDOW), self._size - self.offset))
+        self.offset += length
+        return self._window[begin : begin + length]
+
+    def unpack(self, form: struct.Struct) -> tuple[int, ...]:
+        """Return the numbers that come next."""
+        return form.unpack(self.take(form.size))
+
+    def u64(self) -> int:
+        """Return the next unsigned 64-bit number."""
+        return int.from_bytes(self.take(8), "little")
+
+    def u32(self) -> int:
+        """Return the next unsigned 32-bit number."""
+        return int.from_bytes(self.take(4), "little")
+
+    def name(self) -> str:
+        """Return the next string, which names a key or a tensor."""
+        length = self.u64()
+        if length > MAX_NAME_BYTES:
+            raise _broken(f"a name of {length} bytes at offset {self.offset}, more than {MAX_NAME_BYTES}")
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError:
+            raise _broken(f"a name before offset {self.offset} is not UTF-8") from None
+
+    def _check(self, length: int) -> None:
+        if self.offset + length <= self._limit:
+            return
+        if self.offset + length > self._size:
+            raise UnsupportedArtifact(
+                f"truncated GGUF: its header needs {length} bytes at offset {self.offset}, the file has {self._size}",
+                remedy="upload the whole file again",
+            )
+        raise _broken(f"{length} bytes at offset {self.offset} pass the header's limit of {MAX_HEADER_BYTES} bytes")
+
+
+@dataclass
+class _Tensors:
+    parameters: Counter[int] = field(default_factory=Counter)
+    data_bytes: int = 0
+
+
+def _preamble(cursor: _Cursor) -> tuple[int, int, int]:
+    magic = cursor.take(4)
+    if magic != MAGIC:
+        raise UnsupportedArtifact(f"not a GGUF file: it begins with {magic!r}, not {MAGIC!r}", remedy="register a GGUF file")
+    version = cursor.u32()
+    if version not in VERSIONS:
+        big_endian = int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS
+        raise UnsupportedArtifact(
+            f"GGUF {'is big-endian' if big_endian else f'version {version} is not supported'}: "
+            f"versions {sorted(VERSIONS)}, little-endian",
+            remedy="convert the model again with a current converter",
+        )
+    tensor_count, key_count = cursor.u64(), cursor.u64()
+    if not 0 < tensor_count <= MAX_TENSORS:
+        raise _broken(f"{tensor_count} tensors, allowed are 1 to {MAX_TENSORS}")
+    if key_count > MAX_KEYS:
+        raise _broken(f"{key_count} keys, more than {MAX_KEYS}")
+    return version, tensor_count, key_count
+
+
+def _keys(cursor: _Cursor, count: int) -> tuple[frozenset[str], dict[str, KeptValue]]:
+    names: set[str] = set()
+    values: dict[str, KeptValue] = {}
+    budget = _Budget(MAX_ARRAY_STRINGS)
+    for _ in range(count):
+        name = cursor.name()
+        if name in names:
+            raise _broken(f"key {name[:80]!r} is there twice")
+        names.add(name)
+        kind = cursor.u32()
+        if kind == _STRING:
+            values.update(_string(cursor, name))
+        elif kind == _ARRAY:
+            _skip_array(cursor, budget, depth=1)
+        elif kind in SCALARS:
+            values[name] = cursor.unpack(SCALARS[kind])[0]
+        else:
+            raise _broken(f"key {name[:80]!r} has the unknown type {kind}")
+    return frozenset(names), values
+
+
+def _string(cursor: _Cursor, name: str) -> dict[str, KeptValue]:
+    length = cursor.u64()
+    if length > MAX_KEPT_BYTES:
+        cursor.skip(length)
+        return {}
+    return {name: cursor.take(length).decode(errors="replace")}
+
+
+@dataclass
+class _Budget:
+    left: int
+
+    def spend(self, count: int) -> None:
+        self.left -= count
+        if self.left < 0:
+            raise _broken(f"arrays with more than {MAX_ARRAY_STRINGS} strings")
+
+
+def _skip_array(cursor: _Cursor, budget: _Budget, *, depth: int) -> None:
+    kind, count = cursor.u32(), cursor.u64()
+    if kind in SCALARS:
+        cursor.skip(count * SCALARS[kind].size)
+    elif kind == _STRING:
+        budget.spend(count)
+        for _ in range(count):
+            cursor.skip(cursor.u64())
+    elif kind == _ARRAY and depth < _MAX_DEPTH:
+        budget.spend(count)
+        for _ in range(count):
+            _skip_array(cursor, budget, depth=depth + 1)
+    else:
+        raise _broken(f"an array at offset {cursor.offset} has the unknown type {kind} or lies deeper than {_MAX_DEPTH}")
+
+
+def _tensors(cursor: _Cursor, count: int) -> _Tensors:
+    found = _Tensors()
+    for _ in range(count):
+        name = cursor.name()
+        dimensions = cursor.u32()
+        if dimensions > MAX_DIMENSIONS:
+            raise _broken(f"tensor {name[:80]!r} has {dimensions} dimensions, more than {MAX_DIMENSIONS}")
+        elements = 1
+        for _ in range(dimensions):
+            elements *= cursor.u64()
+        kind, offset = cursor.u32(), cursor.u64()
+        found.parameters[kind] += elements
+        # Of a type that is not in the table only the beginning is known to have to lie inside the file.
+        length = TENSOR_TYPES[kind].bytes_of(elements) if kind in TENSOR_TYPES else 1
+        found.data_bytes = max(found.data_bytes, offset + length)
+    return found
+
+
+def _integer(values: dict[str, KeptValue], key: str, default: int) -> int:
+    value = values.get(key, default)
+    if not isinstance(value, int):
+        raise _broken(f"key {key!r} is {str(value)[:40]!r}, not a whole number")
+    return value
+
+
+def _broken(what: str) -> UnsupportedArtifact:
+    return UnsupportedArtifact(f"GGUF header is broken: {what}", remedy="upload the file again or convert the model again")

@@ -1,0 +1,1 @@
+"""The bus: the only code that speaks NATS; subjects, typed tables, mirrors, events, work queues, embedded server."""

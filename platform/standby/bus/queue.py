@@ -1,0 +1,208 @@
+"""A work queue: each item is kept until one worker has said that it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+import nats.errors
+import nats.js.errors
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext, api
+
+from standby.bus import subjects
+from standby.bus.connection import Bus
+from standby.bus.streams import ensure_stream
+from standby.bus.tables import check_key
+from standby.domain.errors import BusUnavailable
+
+log = logging.getLogger(__name__)
+
+MESSAGE_ID_HEADER: Final = "Nats-Msg-Id"
+CONSUMER: Final = "workers"
+# Short, because a pull request that was under way when the server went is never answered.
+FETCH_S: Final = 2.0
+PAUSE_S: Final = 0.25
+FIRST_RETRY_S: Final = 1.0
+LAST_RETRY_S: Final = 60.0
+
+
+class Verdict(StrEnum):
+    """What a handler says of an item."""
+
+    DONE = "done"
+    RETRY = "retry"
+    REJECT = "reject"
+
+
+@dataclass(frozen=True)
+class WorkItem:
+    """One item as a worker gets it; ``attempt`` begins at 1."""
+
+    id: str
+    payload: bytes
+    attempt: int
+
+
+WorkHandler: TypeAlias = Callable[[WorkItem], Awaitable[Verdict]]
+
+
+class WorkQueue:
+    """A queue by name; any number of processes put and consume.
+
+    Delivery is at least once: handlers must be idempotent by ``WorkItem.id``. A second ``put`` of an id within
+    ``dedupe_s`` seconds is one item. ``ack_wait`` is how long a silent worker keeps an item; a working one renews it at
+    each third.
+    """
+
+    def __init__(self, bus: Bus, name: str, *, ack_wait: float = 30.0, dedupe_s: float = 600.0) -> None:
+        self._bus = bus
+        self._name = check_key(name)
+        self._ack_wait = ack_wait
+        self._dedupe_s = dedupe_s
+        self._stream = subjects.work_stream(name)
+
+    async def open(self) -> None:
+        """Make the stream and its one durable consumer where they are missing. Raises BusUnavailable."""
+        await ensure_stream(
+            self._bus,
+            api.StreamConfig(
+                name=self._stream,
+                subjects=[subjects.work_subject(self._name, ">")],
+                retention=api.RetentionPolicy.WORK_QUEUE,
+                storage=api.StorageType.FILE,
+                num_replicas=self._bus.settings.nats_replicas,
+                duplicate_window=self._dedupe_s,
+            ),
+        )
+        async with self._bus.asking(f"open queue {self._name}"):
+            # One durable name for all workers: reconnecting ones find it again instead of leaving another behind.
+            await self._bus.jetstream.add_consumer(
+                self._stream,
+                durable_name=CONSUMER,
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=self._ack_wait,
+                max_deliver=-1,
+            )
+
+    async def put(self, item: str, payload: bytes) -> bool:
+        """Store an item; return False if this id was there already.
+
+        Raises BusUnavailable with the outcome unknown: put it again under the same id.
+        """
+        async with self._bus.asking(f"put {item} into queue {self._name}"):
+            ack = await self._bus.jetstream.publish(
+                subjects.work_subject(self._name, check_key(item)), payload, headers={MESSAGE_ID_HEADER: item}
+            )
+        return not ack.duplicate
+
+    async def depth(self) -> int:
+        """Items that are not done yet, those being worked on included. Raises BusUnavailable."""
+        async with self._bus.asking(f"measure queue {self._name}"):
+            return (await self._bus.jetstream.stream_info(self._stream)).state.messages
+
+    async def consume(self, handler: WorkHandler, *, at_once: int = 1) -> None:
+        """Work on items until cancelled, at most ``at_once`` together; survives the server's restarts.
+
+        ``DONE`` removes an item, ``REJECT`` removes it as hopeless, ``RETRY`` or an exception gives it back with a delay that
+        doubles up to a minute. Cancelled, what is under way is given back at once.
+        """
+        free = asyncio.Semaphore(at_once)
+        async with asyncio.TaskGroup() as workers:
+            while True:
+                try:
+                    await self._pull(handler, workers, free)
+                except BusUnavailable as error:
+                    log.warning("queue %s: %s", self._name, error.message)
+                    await asyncio.sleep(PAUSE_S)
+                    await self._open_again()
+
+    # ---- inside ----------------------------------------------------------------------------------------
+
+    async def _pull(self, handler: WorkHandler, workers: asyncio.TaskGroup, free: asyncio.Semaphore) -> None:
+        async with self._bus.asking(f"pull from queue {self._name}"):
+            pull = await self._bus.jetstream.pull_subscribe_bind(CONSUMER, self._stream)
+        try:
+            while True:
+                await free.acquire()
+                message = None
+                try:
+                    message = await self._next(pull)
+                finally:
+                    if message is None:
+                        free.release()
+                if message is not None:
+                    workers.create_task(self._work(handler, message)).add_done_callback(lambda _: free.release())
+        finally:
+            with contextlib.suppress(nats.errors.Error, OSError):
+                await pull.unsubscribe()
+
+    async def _next(self, pull: JetStreamContext.PullSubscription) -> Msg | None:
+        """Return the next message, or None when none came within FETCH_S. Raises BusUnavailable."""
+        async with self._bus.asking(f"pull from queue {self._name}"):
+            try:
+                return (await pull.fetch(1, timeout=FETCH_S))[0]
+            except nats.errors.TimeoutError:
+                return None
+
+    async def _work(self, handler: WorkHandler, message: Msg) -> None:
+        prefix = subjects.work_subject(self._name, "")
+        item = WorkItem(message.subject.removeprefix(prefix), message.data, message.metadata.num_delivered)
+        verdict = Verdict.RETRY
+        try:
+            async with self._renewing(message):
+                verdict = await handler(item)
+        except asyncio.CancelledError:
+            await self._settle(message, Verdict.RETRY, 0.0)
+            raise
+        except Exception:  # whatever a handler raises, the item must be given back and the others go on
+            self._bus.counters.callback_failures += 1
+            log.exception("queue %s: handler failed on %s, attempt %d", self._name, item.id, item.attempt)
+        await self._settle(message, verdict, min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** (item.attempt - 1)))
+
+    @asynccontextmanager
+    async def _renewing(self, message: Msg) -> AsyncIterator[None]:
+        async def renew() -> None:
+            while True:
+                await asyncio.sleep(self._ack_wait / 3)
+                with contextlib.suppress(BusUnavailable):
+                    async with self._bus.asking("renew a work item"):
+                        await message.in_progress()
+
+        task = asyncio.get_running_loop().create_task(renew())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _settle(self, message: Msg, verdict: Verdict, delay: float) -> None:
+        """Tell the server; a DONE is repeated over an outage, because without it the item would be worked on twice."""
+        deadline = asyncio.get_running_loop().time() + self._ack_wait
+        while True:
+            try:
+                async with self._bus.asking(f"settle an item of queue {self._name}"):
+                    match verdict:
+                        case Verdict.DONE:
+                            await message.ack_sync(timeout=self._bus.settings.nats_request_timeout)
+                        case Verdict.RETRY:
+                            await message.nak(delay or None)
+                        case Verdict.REJECT:
+                            await message.term()
+                return
+            except BusUnavailable as error:
+                if verdict is Verdict.RETRY or asyncio.get_running_loop().time() > deadline:
+                    log.warning("queue %s: item comes again: %s", self._name, error.message)
+                    return
+                await asyncio.sleep(PAUSE_S)
+
+    async def _open_again(self) -> None:
+        """The stream may have been lost with the server's store."""
+        with contextlib.suppress(BusUnavailable):
+            await self.open()

@@ -1,0 +1,83 @@
+"""Every subject, stream and bucket name, once."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from standby.domain.events import Event
+
+DEMAND: Final = "demand"
+BEAT: Final = "beat"
+EVENTS: Final = "events"
+CHANGED: Final = "changed"
+WORK: Final = "work"
+INVOCATIONS: Final = "invocations"
+
+ALL_DEMAND: Final = f"{DEMAND}.>"
+ALL_BEATS: Final = f"{BEAT}.*"
+ALL_EVENTS: Final = f"{EVENTS}.>"
+
+EVENTS_STREAM: Final = EVENTS
+
+# Stands in a subject where an event names no tenant or no endpoint: a token may not be empty.
+NOBODY: Final = "_"
+
+
+class Bucket(StrEnum):
+    """One key-value bucket for each table."""
+
+    KEYS = "keys"
+    MODELS = "models"
+    ENDPOINT_CONFIGS = "endpoint_configs"
+    ENDPOINTS = "endpoints"
+    ASSIGNMENTS = "assignments"
+    INSTANCES = "instances"
+    NODES = "nodes"
+    LEASES = "leases"
+
+
+def demand_subject(tenant: str, endpoint: str) -> str:
+    """Where a gateway says that an endpoint is asked for (a ``Demand``)."""
+    return f"{DEMAND}.{tenant}.{endpoint}"
+
+
+def beat_subject(gateway: str) -> str:
+    """Where a gateway sends its ``GatewayBeat``."""
+    return f"{BEAT}.{gateway}"
+
+
+def event_subject(event: Event) -> str:
+    """``events.<tenant>.<endpoint>.<kind>``, with ``_`` for what the event does not name."""
+    kind = getattr(event, "kind", NOBODY)
+    return f"{EVENTS}.{event.tenant or NOBODY}.{event.endpoint or NOBODY}.{kind}"
+
+
+def event_filter(tenant: str = "", endpoint: str = "") -> str:
+    """The subjects of one tenant's, one endpoint's, or all events."""
+    return f"{EVENTS}.{tenant or '*'}.{endpoint or '*'}.*"
+
+
+def bucket_stream(bucket: str) -> str:
+    """The stream under a bucket, as every NATS client names it."""
+    return f"KV_{bucket}"
+
+
+def key_subject(bucket: str, key: str) -> str:
+    """Where a key's value is stored; ``key`` may end with ``>``."""
+    return f"$KV.{bucket}.{key}"
+
+
+def changed_subject(bucket: str, key: str) -> str:
+    """Where the server repeats what a bucket has *stored*, with its revision; ``key`` may end with ``>``."""
+    return f"{CHANGED}.{bucket}.{key}"
+
+
+def work_subject(queue: str, item: str) -> str:
+    """Where an item of a work queue is put; ``item`` may be ``>``."""
+    return f"{WORK}.{queue}.{item}"
+
+
+def work_stream(queue: str) -> str:
+    """The stream under a work queue."""
+    return f"{WORK}_{queue}"

@@ -1,0 +1,1 @@
+"""Child processes that never outlive their parent, and that end as a whole group."""

@@ -1,0 +1,106 @@
+"""What the demo found: values, one table, one JSON file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from pydantic import Field
+from rich.console import Console
+from rich.table import Table
+
+from standby.domain.instance import Phase
+from standby.domain.values import Value
+
+_PHASES: Final = (Phase.PLACED, Phase.FETCHED, Phase.FORKED, Phase.LOADED, Phase.PROBED)
+
+
+class Invocation(Value):
+    """One request as its caller saw it; times in milliseconds from sending the request."""
+
+    label: str
+    rung: str = Field(description="the rung that the request found")
+    phases_ms: Mapping[str, float] = Field(default_factory=dict)
+    first_token_ms: float
+    total_ms: float
+    text: str
+
+
+class ConcurrentFirstRequests(Value):
+    """Many first requests at zero."""
+
+    requests: int
+    ok: int
+    activations: int
+
+
+class Drain(Value):
+    """Requests that were open or arrived while the node drained."""
+
+    requests: int
+    failed: int
+
+
+class Descent(Value):
+    """How long an instance stayed on a rung, and what it held there."""
+
+    rung: str
+    after_s: float
+    resident_bytes: int
+
+
+class DemoReport(Value):
+    """Everything, as ``standby demo --json FILE`` writes it."""
+
+    model: str
+    model_bytes: int
+    question: str
+    answer: str
+    invocations: tuple[Invocation, ...]
+    descents: tuple[Descent, ...]
+    concurrent_first_requests: ConcurrentFirstRequests
+    drain: Drain
+    leftover_processes: int
+    seconds: float
+
+    def faults(self) -> list[str]:
+        """Return what went wrong, in words; empty when the demo has shown what it promises."""
+        found = []
+        many, drain = self.concurrent_first_requests, self.drain
+        if many.ok != many.requests:
+            found.append(f"{many.requests - many.ok} of {many.requests} concurrent first requests failed")
+        if many.activations != 1:
+            found.append(f"{many.requests} concurrent first requests caused {many.activations} activations instead of 1")
+        if drain.failed:
+            found.append(f"{drain.failed} of {drain.requests} requests failed during the drain")
+        if self.leftover_processes:
+            found.append(f"{self.leftover_processes} processes were left running")
+        return found
+
+    def write(self, path: Path) -> None:
+        """Write the report as JSON."""
+        path.write_text(self.model_dump_json(indent=2) + "\n")
+
+
+def show(report: DemoReport, console: Console) -> None:
+    """Print the table and the answer."""
+    table = Table(title="from each rung to the first token (ms)", title_justify="left")
+    table.add_column("request")
+    table.add_column("found it")
+    for phase in _PHASES:
+        table.add_column(phase.value, justify="right")
+    table.add_column("first token", justify="right", style="bold")
+    table.add_column("total", justify="right")
+    for item in report.invocations:
+        phases = (f"{item.phases_ms[phase]:.0f}" if phase in item.phases_ms else "" for phase in _PHASES)
+        table.add_row(item.label, item.rung, *phases, f"{item.first_token_ms:.0f}", f"{item.total_ms:.0f}")
+    console.print(table)
+    for descent in report.descents:
+        held = descent.resident_bytes / 2**20
+        console.print(f"{descent.after_s:5.1f} s idle → {descent.rung:7} holding {held:.0f} MiB", highlight=False)
+    many, drain = report.concurrent_first_requests, report.drain
+    console.print(f"{many.requests} first requests at once at zero: {many.ok} answered, {many.activations} activation(s)")
+    console.print(f"drain under load: {drain.requests} requests, {drain.failed} failed")
+    console.print(f"left running: {report.leftover_processes} processes; the demo took {report.seconds:.0f} s")
+    console.print(f"\n[bold]{report.question}[/bold]\n{report.answer}")

@@ -1,0 +1,163 @@
+"""The demo's story, step by step, against a running deployment."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from standby.cli.demo.caller import Caller
+from standby.cli.demo.report import ConcurrentFirstRequests, Descent, Drain, Invocation
+from standby.cli.stack import Stack
+from standby.domain.errors import StandbyError
+from standby.domain.instance import Rung
+
+MODEL: Final = "smol"
+ENDPOINT: Final = "smol"
+QUESTION: Final = "Name the capital of France."
+# Short, so that the whole ladder is seen in a minute; in real life these are minutes and hours.
+POLICY: Final = {"keep_ready": "2s", "keep_asleep": "3s", "keep_staged": "2s", "max_instances": 1, "slots": 4}
+FIRST_REQUESTS: Final = 20
+DRAIN_CALLERS: Final = 4
+DRAIN_SECONDS: Final = 5.0
+STEP_LIMIT_S: Final = 60.0
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Scenario:
+    """``api`` speaks to the control routes, ``caller`` to the endpoint; ``say`` prints a line."""
+
+    stack: Stack
+    api: httpx.AsyncClient
+    caller: Caller
+    say: Say
+    invocations: list[Invocation] = field(default_factory=list)
+    descents: list[Descent] = field(default_factory=list)
+
+    async def register(self, uri: str, endpoint_url: str, region: str) -> dict[str, Any]:
+        """Register the model from S3 and create an endpoint at zero."""
+        source = {"endpoint_url": endpoint_url, "region": region}
+        model = await self._post("/api/v1/models", {"name": MODEL, "source_uri": uri, "source": source})
+        self.say(
+            f"registered {uri}: {model['object_count']} object, {model['bytes']:,} bytes, {model['facts']['architecture']}"
+        )
+        await self._post("/api/v1/endpoints", {"name": ENDPOINT, "model": MODEL, "policy": POLICY})
+        self.say("created endpoint 'smol' at zero: nothing runs, nothing is downloaded")
+        return model
+
+    async def up_the_ladder_from_cold(self) -> None:
+        """First invocation from cold, then warm ones, then one whose text is shown as it streams."""
+        await self._ask("cold")
+        for number in (1, 2, 3):
+            await self._ask(f"warm {number}")
+        pieces: list[str] = []
+        answer = await self.caller.invoke(
+            "warm, streamed", "Write one sentence about rivers.", max_tokens=40, on_text=pieces.append
+        )
+        self.invocations.append(answer)
+        self.say(f"streamed in {len(pieces)} pieces: {answer.text!r}")
+
+    async def down_and_up_again(self) -> None:
+        """Idle down to asleep and wake; idle down to staged and start."""
+        await self._descend_to(Rung.ASLEEP)
+        await self._ask("asleep")
+        await self._descend_to(Rung.ASLEEP, note=False)
+        await self._descend_to(Rung.STAGED)
+        await self._ask("staged")
+
+    async def many_first_requests(self) -> ConcurrentFirstRequests:
+        """Twenty callers at once at zero: one activation serves them all."""
+        await self._descend_to(Rung.COLD)
+        self.say(f"{FIRST_REQUESTS} first requests at once …")
+        results = await asyncio.gather(
+            *(
+                self.caller.invoke(f"first {n}", f"Name the capital of country number {n}.", max_tokens=4)
+                for n in range(FIRST_REQUESTS)
+            ),
+            return_exceptions=True,
+        )
+        good = [result for result in results if isinstance(result, Invocation)]
+        activations = await self._activations_since_cold()
+        return ConcurrentFirstRequests(requests=FIRST_REQUESTS, ok=len(good), activations=activations)
+
+    async def drain_under_load(self) -> Drain:
+        """Restart the node while callers keep calling: what runs ends, what arrives waits, nothing fails."""
+        self.say(f"{DRAIN_CALLERS} callers keep calling while the node is told to stop and comes back …")
+        end = time.monotonic() + DRAIN_SECONDS
+        tally = _Tally()
+        callers = [asyncio.create_task(self._keep_calling(number, end, tally)) for number in range(DRAIN_CALLERS)]
+        await tally.warmed_up.wait()
+        self.stack.children["node"].signal(signal.SIGTERM)
+        await asyncio.gather(*callers)
+        return Drain(requests=tally.requests, failed=len(tally.failures))
+
+    async def delete(self) -> None:
+        """Delete the endpoint and wait until nothing of it is left."""
+        answer = await self.api.delete(f"/api/v1/endpoints/{ENDPOINT}")
+        answer.raise_for_status()
+        async with asyncio.timeout(STEP_LIMIT_S):
+            while (await self.api.get(f"/api/v1/endpoints/{ENDPOINT}")).status_code != 404:
+                await asyncio.sleep(0.05)
+        self.say("deleted the endpoint: back to zero")
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    async def _ask(self, label: str) -> None:
+        answer = await self.caller.invoke(label, QUESTION)
+        self.invocations.append(answer)
+        self.say(f"{label}: first token after {answer.first_token_ms:.0f} ms: {answer.text!r}")
+
+    async def _descend_to(self, rung: Rung, *, note: bool = True) -> None:
+        began = time.monotonic()
+        async with asyncio.timeout(STEP_LIMIT_S):
+            while (view := await self._endpoint())["rung"] != rung or (rung is Rung.COLD and view["instances"]):
+                await asyncio.sleep(0.02)
+        if note:
+            held = sum(instance["resident_bytes"] for instance in view["instances"])
+            self.descents.append(Descent(rung=rung.label, after_s=round(time.monotonic() - began, 1), resident_bytes=held))
+            self.say(f"idle: now {rung.label}, holding {held / 2**20:.0f} MiB")
+
+    async def _endpoint(self) -> dict[str, Any]:
+        answer = await self.api.get(f"/api/v1/endpoints/{ENDPOINT}")
+        answer.raise_for_status()
+        view: dict[str, Any] = answer.json()
+        return view
+
+    async def _activations_since_cold(self) -> int:
+        """Count the instances' climbs: at cold there was none, and each climb has an id of its own."""
+        view = await self._endpoint()
+        return len({instance["activation"]["id"] for instance in view["instances"] if instance["activation"]})
+
+    async def _keep_calling(self, number: int, end: float, tally: _Tally) -> None:
+        turn = 0
+        while time.monotonic() < end:
+            turn += 1
+            tally.requests += 1
+            try:
+                await self.caller.invoke("drain", f"Count from {number} to {turn}.", max_tokens=8)
+            except (StandbyError, httpx.HTTPError) as error:
+                tally.failures.append(repr(error))
+                self.say(f"failed: {error!r}")
+            if turn == 3:
+                tally.warmed_up.set()
+
+    async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = await self.api.post(path, json=body)
+        if answer.status_code not in {200, 201}:
+            raise StandbyError(f"{path} answered {answer.status_code}: {answer.text[:500]}")
+        view: dict[str, Any] = answer.json()
+        return view
+
+
+@dataclass
+class _Tally:
+    requests: int = 0
+    failures: list[str] = field(default_factory=list)
+    warmed_up: asyncio.Event = field(default_factory=asyncio.Event)

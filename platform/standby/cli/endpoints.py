@@ -1,0 +1,213 @@
+"""``standby endpoints``: create, list, show, wait, retry, delete."""
+
+from __future__ import annotations
+
+import asyncio
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import typer
+
+from standby.cli.models import segment
+from standby.cli.output import failure_lines, moment, print_facts, print_json, print_table, size
+from standby.cli.progress import Climb
+from standby.cli.session import JsonOption, Options, options
+from standby.cli.waiting import wait_for, wait_until_gone
+from standby.domain.durations import FOREVER, format_duration, parse_duration
+
+DEFAULT_TIMEOUT: Final = "5m"
+
+app = typer.Typer(no_args_is_help=True, help="Create, list, show, wait for, retry and delete endpoints.")
+
+Name = Annotated[str, typer.Argument(help="Name of the endpoint.")]
+Timeout = Annotated[str, typer.Option(help="How long to wait, e.g. 90s or 5m.")]
+Duration = Annotated[str | None, typer.Option(help="e.g. 30s, 5m, 1h or forever.")]
+
+
+class RungName(StrEnum):
+    """Rungs that one can wait for."""
+
+    READY = "ready"
+    ASLEEP = "asleep"
+    STAGED = "staged"
+    COLD = "cold"
+
+
+@app.command()
+def create(
+    ctx: typer.Context,
+    name: Name,
+    model: Annotated[str, typer.Option(help="The registered model.")],
+    served_name: Annotated[
+        str | None, typer.Option(help="OpenAI model id; may hold '/'; default: the endpoint's name.")
+    ] = None,
+    keep_ready: Annotated[str | None, typer.Option(help="Idle time until it falls asleep.")] = None,
+    keep_asleep: Annotated[str | None, typer.Option(help="Time asleep until only the bytes stay.")] = None,
+    keep_staged: Annotated[str | None, typer.Option(help="Time staged until the bytes may go.")] = None,
+    slots: Annotated[int | None, typer.Option(help="Requests that one instance runs at once.")] = None,
+    max_instances: Annotated[int | None, typer.Option(help="Most instances.")] = None,
+    min_ready: Annotated[int | None, typer.Option(help="Instances that never leave ready.")] = None,
+    max_cold_wait: Annotated[str | None, typer.Option(help="How long a request may wait for a cold start.")] = None,
+    memory_mb: Annotated[int | None, typer.Option(help="Host memory to reserve; default: estimated.")] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it serves.")] = False,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    json: JsonOption = False,
+) -> None:
+    """Create an endpoint at zero: it costs nothing until somebody asks.
+
+    Example: standby endpoints create smol --model smol --keep-ready 5m --keep-asleep 1h --keep-staged forever
+    """
+    limit = parse_duration(timeout)
+    policy = {
+        "keep_ready": keep_ready,
+        "keep_asleep": keep_asleep,
+        "keep_staged": keep_staged,
+        "slots": slots,
+        "max_instances": max_instances,
+        "min_ready": min_ready,
+        "max_cold_wait": max_cold_wait,
+    }
+    body = {
+        "name": name,
+        "model": model,
+        "served_name": served_name,
+        "memory_mb": memory_mb,
+        "policy": {field: value for field, value in policy.items() if value is not None},
+    }
+    session = options(ctx, json)
+    endpoint = session.call("POST", "/api/v1/endpoints", body=body)
+    if wait:
+        endpoint = _wait(session, name, None, limit)
+    if session.json:
+        print_json(endpoint)
+    else:
+        print(f"endpoint {name} is {endpoint['status']}, {endpoint['state']}; served as {endpoint['served_name']!r}")
+
+
+@app.command("list")
+def list_endpoints(ctx: typer.Context, json: JsonOption = False) -> None:
+    """List the endpoints with their rungs."""
+    session = options(ctx, json)
+    answer = session.call("GET", "/api/v1/endpoints")
+    if session.json:
+        print_json(answer)
+        return
+    print_table(
+        ("NAME", "STATUS", "RUNG", "INSTANCES", "SERVED AS", "STATE"),
+        [
+            (e["name"], e["status"], e["rung"], str(len(e["instances"])), e["served_name"], e["state"])
+            for e in answer["endpoints"]
+        ],
+        empty="no endpoints; create one with `standby endpoints create NAME --model MODEL`",
+    )
+
+
+@app.command()
+def show(ctx: typer.Context, name: Name, json: JsonOption = False) -> None:
+    """Show an endpoint: policy, instances, and why it failed if it did."""
+    session = options(ctx, json)
+    endpoint = session.call("GET", f"/api/v1/endpoints/{segment(name)}")
+    print_json(endpoint) if session.json else _print_endpoint(endpoint)
+
+
+@app.command()
+def wait(
+    ctx: typer.Context,
+    name: Name,
+    rung: Annotated[RungName | None, typer.Option(help="Wait for exactly this rung; default: until it serves.")] = None,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    json: JsonOption = False,
+) -> None:
+    """Wait until an endpoint serves, or is at a rung; it does not wake it.
+
+    Ends with exit code 9 and the engine's own words if the endpoint failed, with 7 at the time limit.
+
+    Example: standby endpoints wait smol --rung asleep --timeout 10m
+    """
+    limit = parse_duration(timeout)
+    session = options(ctx, json)
+    endpoint = _wait(session, name, None if rung is None else rung.value, limit)
+    print_json(endpoint) if session.json else print(f"endpoint {name} is {endpoint['status']}, {endpoint['state']}")
+
+
+@app.command()
+def retry(ctx: typer.Context, name: Name, json: JsonOption = False) -> None:
+    """Forget an endpoint's failure and try again at once."""
+    session = options(ctx, json)
+    endpoint = session.call("POST", f"/api/v1/endpoints/{segment(name)}/retry")
+    if session.json:
+        print_json(endpoint)
+    else:
+        print(f"endpoint {name} is {endpoint['status']} again, generation {endpoint['generation']}")
+
+
+@app.command()
+def delete(
+    ctx: typer.Context,
+    name: Name,
+    wait: Annotated[bool, typer.Option("--wait", help="Wait until it is gone.")] = False,
+    timeout: Timeout = DEFAULT_TIMEOUT,
+    json: JsonOption = False,
+) -> None:
+    """Delete an endpoint: open requests may end, new ones are refused."""
+    limit = parse_duration(timeout)
+    session = options(ctx, json)
+    endpoint = session.call("DELETE", f"/api/v1/endpoints/{segment(name)}")
+    if wait:
+        asyncio.run(_until_gone(session, name, limit))
+    if session.json:
+        print_json(endpoint)
+    else:
+        print(f"endpoint {name} is {'deleted' if wait else 'being deleted'}")
+
+
+def _wait(session: Options, name: str, rung: str | None, timeout_s: float) -> dict[str, Any]:
+    async def waiting() -> dict[str, Any]:
+        async with session.client() as client:
+            with Climb() as climb:
+                return await wait_for(client, name, rung, timeout_s, climb)
+
+    return asyncio.run(waiting())
+
+
+async def _until_gone(session: Options, name: str, timeout_s: float) -> None:
+    async with session.client() as client:
+        await wait_until_gone(client, name, timeout_s)
+
+
+def _print_endpoint(endpoint: dict[str, Any]) -> None:
+    print_facts(
+        [
+            ("endpoint", endpoint["name"]),
+            ("status", endpoint["status"]),
+            ("rung", endpoint["rung"]),
+            ("state", endpoint["state"]),
+            ("served as", endpoint["served_name"]),
+            ("config", endpoint["config"]),
+            ("generation", str(endpoint["generation"])),
+            ("created", moment(endpoint["created_at"])),
+        ]
+    )
+    for variant in endpoint["variants"]:
+        print(f"\nvariant {variant['name']}: model {variant['model']}, weight {variant['weight']:g}")
+        print_facts([(f"  {name}", _policy_value(name, value)) for name, value in variant["policy"].items()])
+    if endpoint["failure"]:
+        print(f"\nfailed: {endpoint['failure']['reason']} ({endpoint['failure']['attempts']} in a row)")
+        print("\n".join(failure_lines(endpoint["failure"])))
+    print()
+    print_table(
+        ("INSTANCE", "NODE", "RUNG", "SLOTS", "MEMORY", "STATE"),
+        [
+            (i["id"], i["node"], i["rung"], f"{i['in_flight']}/{i['slots']}", size(i["resident_bytes"]), i["words"])
+            for i in endpoint["instances"]
+        ],
+        empty="no instances",
+    )
+
+
+def _policy_value(name: str, value: float | str) -> str:
+    if name in {"min_ready", "max_instances", "slots", "queue_requests"}:
+        return str(value)
+    if name == "queue_bytes":
+        return size(int(value))
+    return format_duration(FOREVER if value == "forever" else float(value))

@@ -1,0 +1,159 @@
+"""Everything on one machine: an embedded nats-server, a gateway, a controller, a node, as supervised children."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from standby.bus.embedded import EmbeddedNats
+from standby.cli.state import Secrets, StateDir
+from standby.cli.supervisor import Child
+from standby.domain.errors import ConfigurationError
+
+READY_LIMIT_S: Final = 60.0
+
+
+@dataclass(frozen=True)
+class StackOptions:
+    """What ``standby up`` may be told; None leaves the component's own default."""
+
+    state: StateDir
+    host: str = "127.0.0.1"
+    port: int = 8080
+    gateways: int = 1
+    nats_url: str | None = None
+    extra_environment: Mapping[str, str] | None = None
+
+
+@dataclass
+class Stack:
+    """A running deployment."""
+
+    options: StackOptions
+    secrets: Secrets
+    url: str
+    urls: list[str]
+    children: dict[str, Child]
+    nats: EmbeddedNats | None
+
+    def headers(self) -> dict[str, str]:
+        """Return the administrator's headers."""
+        return {"authorization": f"Bearer {self.secrets.admin_key}"}
+
+
+@asynccontextmanager
+async def running(options: StackOptions) -> AsyncIterator[Stack]:
+    """Start everything, yield when requests can be served, and end everything in order.
+
+    Raises ConfigurationError with the end of the log of whatever did not come up.
+    """
+    options.state.prepare()
+    with options.state.locked():
+        async with AsyncExitStack() as cleanup:
+            yield await _start(options, cleanup)
+
+
+async def _start(options: StackOptions, cleanup: AsyncExitStack) -> Stack:
+    secrets = options.state.secrets()
+    nats = None
+    if options.nats_url is None:
+        nats = EmbeddedNats(options.state.root / "nats")
+        await nats.start()
+        cleanup.push_async_callback(nats.stop)
+    environment = _environment(options, secrets, nats)
+    children: dict[str, Child] = {}
+    # Ended in the reverse order: gateways first, so that open requests end while everything behind them still lives.
+    for name, arguments, extra in _plan(options):
+        child = Child(name, arguments, {**environment, **extra}, options.state.logs / f"{name}.log")
+        await child.start()
+        cleanup.push_async_callback(child.stop)
+        children[name] = child
+    urls = [await _url(options, child) for name, child in children.items() if name.startswith("gateway")]
+    stack = Stack(options, secrets, urls[0], urls, children, nats)
+    await _until_ready(stack)
+    options.state.write_connection(stack.url, secrets.admin_key)
+    cleanup.callback(options.state.connection.unlink, missing_ok=True)
+    return stack
+
+
+def _plan(options: StackOptions) -> list[tuple[str, list[str], dict[str, str]]]:
+    plan: list[tuple[str, list[str], dict[str, str]]] = [
+        ("node", ["node"], {"STANDBY_STATE_DIR": str(options.state.root / "node")}),
+        ("controller", ["controller"], {}),
+    ]
+    for number in range(options.gateways):
+        name = "gateway" if number == 0 else f"gateway-{number + 1}"
+        port = options.port + number if options.port else 0
+        port_file = options.state.root / f"{name}.port"
+        port_file.unlink(missing_ok=True)
+        settings = {
+            "STANDBY_GATEWAY_NAME": name,
+            "STANDBY_GATEWAY_HOST": options.host,
+            "STANDBY_GATEWAY_PORT": str(port),
+            "STANDBY_PORT_FILE": str(port_file),
+        }
+        plan.append((name, ["gateway"], settings))
+    return plan
+
+
+def _environment(options: StackOptions, secrets: Secrets, nats: EmbeddedNats | None) -> dict[str, str]:
+    environment = {**os.environ, **(options.extra_environment or {})}
+    environment["STANDBY_NODE_TOKEN"] = secrets.node_token
+    environment["STANDBY_KEY_PEPPER"] = secrets.key_pepper
+    environment["STANDBY_ADMIN_KEY"] = secrets.admin_key
+    if nats is not None:
+        environment["STANDBY_NATS_URL"] = nats.url
+        environment["STANDBY_NATS_USER"] = nats.user
+        environment["STANDBY_NATS_PASSWORD"] = nats.password
+    elif options.nats_url is not None:
+        environment["STANDBY_NATS_URL"] = options.nats_url
+    return environment
+
+
+async def _url(options: StackOptions, child: Child) -> str:
+    """Return the gateway's address; with port 0 it says in a file which port it got."""
+    port_file = Path(child.environment["STANDBY_PORT_FILE"])
+    async with _patience(f"{child.name} did not listen", child):
+        while not (port_file.exists() and port_file.read_text()):
+            await asyncio.sleep(0.02)
+    host = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - compared, not bound
+    return f"http://{host}:{port_file.read_text()}"
+
+
+async def _until_ready(stack: Stack) -> None:
+    async with httpx.AsyncClient(headers=stack.headers(), timeout=5.0) as client:
+        for url in stack.urls:
+            async with _patience("the deployment did not become ready", *stack.children.values()):
+                while not await _is_ready(client, url):
+                    await asyncio.sleep(0.05)
+
+
+async def _is_ready(client: httpx.AsyncClient, url: str) -> bool:
+    try:
+        ready = await client.get(f"{url}/readyz")
+        status = await client.get(f"{url}/api/v1/status")
+    except httpx.TransportError:
+        return False
+    if ready.status_code != 200 or status.status_code != 200:
+        return False
+    body: dict[str, Any] = status.json()
+    return bool(body["leader"]) and body["nodes"] > 0
+
+
+@asynccontextmanager
+async def _patience(what: str, *children: Child) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(READY_LIMIT_S):
+            yield
+    except TimeoutError:
+        tails = "\n".join(f"--- {child.name}: {child.log}\n{child.tail()}" for child in children)
+        raise ConfigurationError(
+            f"{what} within {READY_LIMIT_S:.0f} s\n{tails}", remedy="run `standby doctor`, and read the logs above"
+        ) from None

@@ -1,0 +1,93 @@
+"""Supervised children of ``standby up``: started, watched, started again with a growing pause, ended in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from standby.children.group import log_tail, spawn, stop_group
+
+_log = logging.getLogger(__name__)
+
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 30.0
+# A child that lived this long was well: its next failure counts as the first again.
+WELL_AFTER_S: Final = 60.0
+
+
+def restart_pause(failures: int) -> float:
+    """Return the seconds before the next start after ``failures`` in a row: 1, 2, 4, … 30."""
+    return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (max(1, failures) - 1)))
+
+
+@dataclass
+class Child:
+    """One process of the deployment: ``standby <arguments>`` with ``environment``."""
+
+    name: str
+    arguments: list[str]
+    environment: Mapping[str, str]
+    log: Path
+    grace_s: float = 15.0
+    restarts: int = 0
+    _process: asyncio.subprocess.Process | None = None
+    _keeper: asyncio.Task[None] | None = None
+    _stopping: bool = False
+    _failures: int = field(default=0)
+
+    async def start(self) -> None:
+        """Start the process and keep it running until ``stop``."""
+        await self._spawn()
+        self._keeper = asyncio.create_task(self._keep())
+
+    @property
+    def pid(self) -> int | None:
+        """Process id while it runs."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is not running now."""
+        return self._process is None or self._process.returncode is not None
+
+    async def stop(self) -> int | None:
+        """End the process group and do not start it again; return the exit code."""
+        self._stopping = True
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        if self._process is None:
+            return None
+        return await stop_group(self._process, self.grace_s)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process alone; if it ends, it is started again."""
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    def tail(self) -> str:
+        """Return the end of the log."""
+        return log_tail(self.log)
+
+    async def _spawn(self) -> None:
+        command = [sys.executable, "-m", "standby.cli.main", *self.arguments]
+        self._process = await spawn(command, environment=self.environment, log=self.log)
+
+    async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._stopping:
+            assert self._process is not None
+            began = loop.time()
+            code = await self._process.wait()
+            self._failures = 1 if loop.time() - began > WELL_AFTER_S else self._failures + 1
+            pause = restart_pause(self._failures)
+            _log.warning("%s ended with %s; again in %.0f s; its log: %s", self.name, code, pause, self.log)
+            await asyncio.sleep(pause)
+            self.restarts += 1
+            await self._spawn()

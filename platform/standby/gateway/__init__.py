@@ -1,0 +1,1 @@
+"""The public HTTP server: authentication, admission, routing and the relay to the doors."""

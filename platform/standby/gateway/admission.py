@@ -1,0 +1,78 @@
+"""May a request wait? Pure: bounded by count and bytes per endpoint, and by bytes over all endpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from standby.domain.endpoint import Endpoint, EndpointStatus, ScalePolicy
+
+# A first or second failed start may be chance, and the node tries again within about three seconds; from the third on
+# a caller is better served by the reason than by a wait (field case B12).
+FAST_FAIL_AFTER = 3
+
+
+class Verdict(StrEnum):
+    """What admission says."""
+
+    WAIT = "wait"
+    QUEUE_FULL = "queue_full"
+    FAILED = "failed"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The waiting room of one endpoint in this gateway, and all rooms together."""
+
+    requests: int
+    body_bytes: int
+    all_bytes: int
+    all_bytes_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The verdict with its reason."""
+
+    verdict: Verdict
+    reason: str
+    retry_after_s: float | None = None
+
+
+def hopeless(endpoint: Endpoint, now: float) -> Admission | None:
+    """Return a refusal if waiting for ``endpoint`` cannot help: it is being deleted, or it fails again and again."""
+    if endpoint.status is EndpointStatus.DELETING:
+        return Admission(Verdict.GONE, "the endpoint is being deleted")
+    failure = endpoint.failure
+    if endpoint.status is EndpointStatus.FAILED and failure is not None and failure.attempts >= FAST_FAIL_AFTER:
+        wait = None if failure.next_retry_at is None else max(1.0, failure.next_retry_at - now)
+        first = f": {failure.first_error}" if failure.first_error else ""
+        return Admission(Verdict.FAILED, f"{failure.reason}{first} ({failure.attempts} attempts)", wait)
+    return None
+
+
+def may_wait(endpoint: Endpoint, policy: ScalePolicy, room: Room, body_bytes: int, now: float) -> Admission:
+    """Return whether a request of ``body_bytes`` may enter the waiting room at ``now`` (seconds since the epoch)."""
+    refusal = hopeless(endpoint, now)
+    if refusal is not None:
+        return refusal
+    if room.requests + 1 > policy.queue_requests:
+        return Admission(
+            Verdict.QUEUE_FULL,
+            f"{room.requests} requests wait, the limit is {policy.queue_requests}",
+            retry_after_s=1.0,
+        )
+    if room.body_bytes + body_bytes > policy.queue_bytes:
+        return Admission(
+            Verdict.QUEUE_FULL,
+            f"{room.body_bytes} body bytes wait, the limit is {policy.queue_bytes}",
+            retry_after_s=1.0,
+        )
+    if room.all_bytes + body_bytes > room.all_bytes_limit:
+        return Admission(
+            Verdict.QUEUE_FULL,
+            f"{room.all_bytes} body bytes wait in this gateway, the limit is {room.all_bytes_limit}",
+            retry_after_s=1.0,
+        )
+    return Admission(Verdict.WAIT, "waits for a slot")

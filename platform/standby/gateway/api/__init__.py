@@ -1,0 +1,1 @@
+"""The control routes below ``/api/v1``: models, endpoints, keys, nodes, events."""

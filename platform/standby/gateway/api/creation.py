@@ -1,0 +1,199 @@
+"""The creation of an endpoint: config first, then the endpoint, then a second look for what another gateway did meanwhile."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import Final
+
+from pydantic import Field, model_validator
+
+from standby.bus.tables import Entry
+from standby.domain.endpoint import DEFAULT_VARIANT, Endpoint, EndpointConfig, EndpointStatus, ScalePolicy, Variant
+from standby.domain.errors import Conflict, ModelNotFound, RevisionConflict
+from standby.domain.events import EndpointChanged
+from standby.domain.names import check_name, check_served_name, key
+from standby.domain.values import Value
+from standby.gateway.api.context import ApiContext, Call, missing, visible
+from standby.gateway.api.responses import read_body
+
+_CONFIG_ATTEMPTS: Final = 8
+
+
+class VariantBody(Value):
+    """One variant; without a policy of its own it takes the endpoint's."""
+
+    name: str = DEFAULT_VARIANT
+    model: str
+    weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
+    memory_mb: int | None = Field(default=None, ge=128)
+    policy: ScalePolicy | None = None
+
+
+class EndpointBody(Value):
+    """Body of a creation: ``model`` for one variant, or ``variants``."""
+
+    name: str
+    model: str | None = None
+    variants: tuple[VariantBody, ...] = ()
+    served_name: str | None = None
+    memory_mb: int | None = Field(default=None, ge=128)
+    policy: ScalePolicy = ScalePolicy()
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> EndpointBody:
+        if (self.model is None) == (not self.variants):
+            msg = "give either 'model' or 'variants'"
+            raise ValueError(msg)
+        names = [item.name for item in self.variants]
+        if len(set(names)) != len(names):
+            msg = f"variants: the names {sorted(names)} are not all different"
+            raise ValueError(msg)
+        if self.variants and sum(item.weight for item in self.variants) <= 0:
+            msg = "variants: the weights sum to 0, so none would get a request"
+            raise ValueError(msg)
+        return self
+
+    def resolved(self) -> tuple[Variant, ...]:
+        """Return the variants as they are stored."""
+        if self.model is not None:
+            return (Variant(model=self.model, memory_mb=self.memory_mb, policy=self.policy),)
+        return tuple(
+            Variant(
+                name=item.name,
+                model=item.model,
+                weight=item.weight,
+                memory_mb=item.memory_mb or self.memory_mb,
+                policy=item.policy or self.policy,
+            )
+            for item in self.variants
+        )
+
+
+async def create(call: Call) -> Endpoint:
+    """Create the endpoint that the request's body describes.
+
+    Raises InvalidInput, ModelNotFound, and Conflict where the name or the served name is taken.
+    """
+    body = await read_body(call.request, EndpointBody)
+    check_name("endpoint", body.name)
+    served_name = check_served_name(body.name if body.served_name is None else body.served_name)
+    variants = body.resolved()
+    for variant in variants:
+        check_name("variant", variant.name)
+    async with call.context.changing:
+        await _check_models(call, variants)
+        await _check_names_free(call, body.name, served_name)
+        number = await _store_config(call, body.name, variants)
+        endpoint = await _store_endpoint(call, body.name, served_name, number)
+    await announce(call.context, endpoint)
+    return endpoint
+
+
+async def announce(context: ApiContext, endpoint: Endpoint) -> None:
+    """Publish the endpoint's status in this gateway's name; best effort, as all events are."""
+    await context.events.publish(
+        EndpointChanged(
+            id=uuid.uuid4().hex,
+            at=context.now(),
+            source=context.source,
+            tenant=endpoint.tenant,
+            endpoint=endpoint.name,
+            status=endpoint.status.value,
+        )
+    )
+
+
+async def _check_models(call: Call, variants: tuple[Variant, ...]) -> None:
+    for variant in variants:
+        check_name("model", variant.model)
+        if await call.context.tables.models.get(key(call.tenant, variant.model)) is None:
+            raise missing(ModelNotFound, "model", variant.model)
+
+
+async def _check_names_free(call: Call, name: str, served_name: str, *, except_for: int | None = None) -> None:
+    """Raise Conflict where another endpoint has one of the names; ``except_for`` is the revision of the caller's own."""
+    for entry in (await call.context.tables.endpoints.list(f"{call.tenant}.")).values():
+        other = entry.value
+        if entry.revision == except_for:
+            continue
+        going = " and is being deleted" if other.status is EndpointStatus.DELETING else ""
+        if other.name == name:
+            raise Conflict(
+                f"endpoint {name!r} exists already{going}", remedy="choose another name, or delete it and wait until it is gone"
+            )
+        if other.served_name == served_name:
+            raise Conflict(
+                f"served name {served_name!r} is taken by endpoint {other.name!r}, which exists{going}",
+                remedy="choose another one (`--served-name`), or delete that endpoint and wait until it is gone",
+            )
+
+
+async def _store_config(call: Call, name: str, variants: tuple[Variant, ...]) -> int:
+    """Store the immutable config ``<name>-<n>`` under the next free number and return the number."""
+    configs = call.context.tables.endpoint_configs
+    number = 1 + max(_config_numbers(name, await configs.list(key(call.tenant, f"{name}-"))), default=0)
+    for candidate in range(number, number + _CONFIG_ATTEMPTS):
+        config_name = f"{name}-{candidate}"
+        config = EndpointConfig(tenant=call.tenant, name=config_name, variants=variants, created_at=call.context.now())
+        try:
+            revision = await configs.create(key(call.tenant, config_name), config)
+        except RevisionConflict:
+            continue
+        await visible(call.context.copies.endpoint_configs, key(call.tenant, config_name), revision)
+        return candidate
+    raise Conflict(f"endpoint {name!r} is being created by others at the same moment", remedy="try again in a moment")
+
+
+async def _store_endpoint(call: Call, name: str, served_name: str, number: int) -> Endpoint:
+    now = call.context.now()
+    endpoint = Endpoint(
+        tenant=call.tenant,
+        name=name,
+        config=f"{name}-{number}",
+        served_name=served_name,
+        status=EndpointStatus.IN_SERVICE,
+        created_at=now,
+        updated_at=now,
+        # Configs are kept until their successor exists, so that an endpoint that is created again has a higher
+        # generation than the one that failed before.
+        generation=number,
+    )
+    table = call.context.tables.endpoints
+    record_key = key(call.tenant, name)
+    config_key = key(call.tenant, endpoint.config)
+    try:
+        revision = await table.create(record_key, endpoint)
+    except RevisionConflict as error:
+        await call.context.tables.endpoint_configs.delete(config_key)
+        raise Conflict(f"endpoint {name!r} exists already", remedy="choose another name") from error
+    try:
+        # Another gateway may have passed the same checks at the same moment. Whoever sees the other withdraws; both
+        # may, never neither.
+        await _check_names_free(call, name, served_name, except_for=revision)
+        await _check_models(call, (await _stored_variants(call, config_key)))
+    except (Conflict, ModelNotFound):
+        await table.delete(record_key, revision)
+        await call.context.tables.endpoint_configs.delete(config_key)
+        raise
+    await visible(call.context.copies.endpoints, record_key, revision)
+    await _remove_older_configs(call, name, number)
+    return endpoint
+
+
+async def _stored_variants(call: Call, config_key: str) -> tuple[Variant, ...]:
+    entry = await call.context.tables.endpoint_configs.get(config_key)
+    return () if entry is None else entry.value.variants
+
+
+async def _remove_older_configs(call: Call, name: str, number: int) -> None:
+    configs = call.context.tables.endpoint_configs
+    for old in _config_numbers(name, await configs.list(key(call.tenant, f"{name}-"))):
+        if old < number:
+            await configs.delete(key(call.tenant, f"{name}-{old}"))
+
+
+def _config_numbers(name: str, configs: dict[str, Entry[EndpointConfig]]) -> list[int]:
+    # The prefix also lists configs of an endpoint `name-…`: only a bare number after the last hyphen is ours.
+    matches = (re.fullmatch(re.escape(name) + r"-(\d+)", entry.value.name) for entry in configs.values())
+    return [int(match.group(1)) for match in matches if match is not None]

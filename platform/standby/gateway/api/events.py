@@ -1,0 +1,98 @@
+"""The tenant's events as a server-sent event stream: what the CLI's progress bars and the console live on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Final
+
+from starlette.responses import Response, StreamingResponse
+
+from standby.domain.events import AnyEvent
+from standby.domain.names import check_name
+from standby.gateway.api.context import ApiRoute, Call
+
+MAX_REPLAY: Final = 1000
+# A reader that falls this far behind loses the oldest events and is told how many: it must not hold the gateway's memory.
+MAX_BEHIND: Final = 1000
+
+
+async def follow(call: Call) -> Response:
+    """Events of the tenant from now on, after the last ``?replay=`` ones; ``?endpoint=`` narrows.
+
+    Each is ``event: <kind>``, ``id:`` and ``data:`` with the event's JSON; a comment line every 10 s shows that the
+    stream is alive. Raises InvalidInput.
+    """
+    replay = call.number("replay", 0, MAX_REPLAY)
+    endpoint = call.request.query_params.get("endpoint", "")
+    if endpoint:
+        check_name("endpoint", endpoint)
+    stream = _stream(call, endpoint, replay)
+    # The first line is sent only once the subscription stands, so that a caller who has seen it misses nothing.
+    first = await anext(stream)
+    return StreamingResponse(_chain(first, stream), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+
+async def _chain(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+async def _stream(call: Call, endpoint: str, replay: int) -> AsyncIterator[str]:
+    inbox = Inbox(call.tenant, endpoint, everything_of_the_platform=call.is_admin)
+    # The bus filters by tenant already, except for an administrator, who is also told what has no tenant.
+    tenant = "" if call.is_admin and not endpoint else call.tenant
+    subscription = await call.context.events.follow(inbox.put, replay_last=replay, tenant=tenant, endpoint=endpoint)
+    stopping = asyncio.create_task(call.context.stopping.wait())
+    try:
+        yield ": following\n\n"
+        while not stopping.done():
+            getting = asyncio.create_task(inbox.get())
+            done, _ = await asyncio.wait(
+                {getting, stopping}, timeout=call.context.heartbeat_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if getting in done:
+                yield getting.result()
+                continue
+            getting.cancel()
+            yield ": alive\n\n"
+    finally:
+        stopping.cancel()
+        await subscription.unsubscribe()
+
+
+class Inbox:
+    """The events of one follower that were not sent yet: bounded, the oldest go first."""
+
+    def __init__(self, tenant: str, endpoint: str, *, everything_of_the_platform: bool, limit: int = MAX_BEHIND) -> None:
+        self._tenant = tenant
+        self._endpoint = endpoint
+        self._platform = everything_of_the_platform
+        self._queue: asyncio.Queue[AnyEvent] = asyncio.Queue(limit)
+        self._lost = 0
+
+    def put(self, event: AnyEvent) -> None:
+        """Take an event in if it belongs to the follower."""
+        if not self._is_ours(event):
+            return
+        if self._queue.full():
+            self._queue.get_nowait()
+            self._lost += 1
+        self._queue.put_nowait(event)
+
+    async def get(self) -> str:
+        """Return the next event in the stream's format, with a comment about the ones lost before it."""
+        event = await self._queue.get()
+        lost, self._lost = self._lost, 0
+        comment = f": {lost} events lost\n" if lost else ""
+        return f"{comment}id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+
+    def _is_ours(self, event: AnyEvent) -> bool:
+        # Events without a tenant are about the platform itself: nodes, leaders.
+        if event.tenant != self._tenant and not (self._platform and not event.tenant):
+            return False
+        return not self._endpoint or event.endpoint == self._endpoint
+
+
+ROUTES: Final = (ApiRoute("GET", "/api/v1/events", follow),)

@@ -1,0 +1,89 @@
+"""Bearer keys: made, listed and revoked by administrators."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from standby.domain.access import Role
+from standby.domain.errors import Conflict, NotFound, RevisionConflict
+from standby.domain.values import Value
+from standby.gateway.api.context import ApiRoute, Call, missing, visible
+from standby.gateway.api.responses import json_response, read_body
+from standby.gateway.api.views import key_view
+from standby.gateway.keys import issue
+
+_CAS_ATTEMPTS: Final = 8
+
+
+class KeyBody(Value):
+    """Body of a key's creation; ``tenant`` defaults to the one the caller acts for."""
+
+    name: str
+    tenant: str | None = None
+    role: Role = Role.TENANT
+
+
+async def create(call: Call) -> Response:
+    """Make a key: 201 with the key itself, which is shown this once. Raises InvalidInput."""
+    body = await read_body(call.request, KeyBody)
+    context = call.context
+    record, secret = issue(
+        tenant=body.tenant if body.tenant is not None else call.tenant,
+        name=body.name,
+        role=body.role,
+        pepper=context.pepper,
+        now=context.now(),
+    )
+    revision = await context.tables.keys.create(record.id, record)
+    await visible(context.copies.keys, record.id, revision)
+    return json_response({**key_view(record), "api_key": secret}, 201)
+
+
+async def list_keys(call: Call) -> Response:
+    """All keys of all tenants, revoked ones included; never a secret."""
+    keys = sorted((entry.value for entry in call.context.copies.keys.entries.values()), key=lambda item: item.created_at)
+    return json_response({"keys": [key_view(item) for item in keys]})
+
+
+async def revoke(call: Call) -> Response:
+    """Revoke a key; revoking it again changes nothing. Raises NotFound, and Conflict for the last administrator's key."""
+    identity = str(call.request.path_params["id"])
+    table = call.context.tables.keys
+    async with call.context.changing:
+        for _ in range(_CAS_ATTEMPTS):
+            entry = await table.get(identity) if identity.isalnum() and identity.isascii() else None
+            if entry is None:
+                raise missing(NotFound, "key", identity)
+            if entry.value.revoked_at is not None:
+                return json_response(key_view(entry.value))
+            if entry.value.role is Role.ADMIN:
+                await _refuse_last_admin(call, identity)
+            revoked = entry.value.model_copy(update={"revoked_at": call.context.now()})
+            try:
+                revision = await table.update(identity, revoked, entry.revision)
+            except RevisionConflict:
+                continue
+            await visible(call.context.copies.keys, identity, revision)
+            return json_response(key_view(revoked))
+    raise Conflict(f"key {identity!r} changed {_CAS_ATTEMPTS} times while it was being revoked", remedy="try again in a moment")
+
+
+async def _refuse_last_admin(call: Call, identity: str) -> None:
+    others = [
+        entry
+        for entry in (await call.context.tables.keys.list()).values()
+        if entry.value.role is Role.ADMIN and entry.value.revoked_at is None and entry.value.id != identity
+    ]
+    if not others:
+        raise Conflict(
+            f"key {identity!r} is the last administrator's key", remedy="make another one first: `standby keys create --admin`"
+        )
+
+
+ROUTES: Final = (
+    ApiRoute("POST", "/api/v1/keys", create, admin=True),
+    ApiRoute("GET", "/api/v1/keys", list_keys, admin=True),
+    ApiRoute("DELETE", "/api/v1/keys/{id}", revoke, admin=True),
+)

@@ -1,0 +1,89 @@
+"""What runs: instances, nodes, and the state of the whole."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from importlib.metadata import version
+from typing import Any, Final
+
+from starlette.responses import Response
+
+from standby.domain.errors import BusUnavailable
+from standby.domain.instance import Instance
+from standby.gateway.api.context import ApiRoute, Call
+from standby.gateway.api.responses import json_response
+from standby.gateway.api.views import instance_view, node_view
+
+
+async def list_instances(call: Call) -> Response:
+    """The tenant's instances; ``?endpoint=`` narrows."""
+    endpoint = call.request.query_params.get("endpoint")
+    mine = [item for item in _instances(call) if endpoint in {None, item.endpoint}]
+    now = call.context.now()
+    return json_response(
+        {"instances": [instance_view(item, now) for item in sorted(mine, key=lambda item: (item.endpoint, item.id))]}
+    )
+
+
+async def list_nodes(call: Call) -> Response:
+    """All nodes with their memory, cache and number of instances."""
+    copies = call.context.copies
+    counts = Counter(entry.value.node for entry in copies.instances.entries.values())
+    nodes = sorted((entry.value for entry in copies.nodes.entries.values()), key=lambda item: item.name)
+    return json_response({"nodes": [node_view(node, counts[node.name]) for node in nodes]})
+
+
+async def status(call: Call) -> Response:
+    """The state of the whole: bus, age of the local copies, leader, and the tenant's counts. Works while the bus is away."""
+    context, copies = call.context, call.context.copies
+    clock = context.clock()
+    endpoints = [entry.value for entry in copies.endpoints.entries.values() if entry.value.tenant == call.tenant]
+    content: dict[str, Any] = {
+        "version": version("standby"),
+        "gateway": context.source,
+        "tenant": call.tenant,
+        "role": call.key.role,
+        "bus": {"connected": context.bus.connected, "disconnected_for_s": context.bus.disconnected_for()},
+        "staleness_s": {
+            "endpoints": _age(copies.endpoints.staleness(clock)),
+            "instances": _age(copies.instances.staleness(clock)),
+            "keys": _age(copies.keys.staleness(clock)),
+            "models": _age(copies.models.staleness(clock)),
+            "nodes": _age(copies.nodes.staleness(clock)),
+        },
+        "models": sum(entry.value.tenant == call.tenant for entry in copies.models.entries.values()),
+        "endpoints": dict(Counter(item.status.value for item in endpoints)),
+        "instances": dict(Counter(item.state.value for item in _instances(call))),
+    }
+    if call.is_admin:
+        content["leader"] = await _leaders(call)
+        content["nodes"] = len(copies.nodes.entries)
+        content["keys"] = sum(entry.value.revoked_at is None for entry in copies.keys.entries.values())
+    return json_response(content)
+
+
+def _instances(call: Call) -> list[Instance]:
+    return [entry.value for entry in call.context.copies.instances.entries.values() if entry.value.tenant == call.tenant]
+
+
+def _age(seconds: float) -> float | None:
+    return None if math.isinf(seconds) else seconds
+
+
+async def _leaders(call: Call) -> dict[str, Any] | None:
+    """Return who holds each lease; None where the bus cannot be asked. A lease read is news, never proof of leadership."""
+    if not call.context.bus.connected:
+        return None
+    try:
+        leases = await call.context.tables.leases.list()
+    except BusUnavailable:
+        return None
+    return {name: {"holder": entry.value.holder, "epoch": entry.value.epoch} for name, entry in sorted(leases.items())}
+
+
+ROUTES: Final = (
+    ApiRoute("GET", "/api/v1/instances", list_instances),
+    ApiRoute("GET", "/api/v1/nodes", list_nodes, admin=True),
+    ApiRoute("GET", "/api/v1/status", status),
+)

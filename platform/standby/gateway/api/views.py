@@ -1,0 +1,165 @@
+"""How records are shown to callers: pure translations of the stored values, with the state in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from standby.domain.access import ApiKey
+from standby.domain.durations import format_duration
+from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Failure
+from standby.domain.instance import Instance, InstanceState, Rung
+from standby.domain.model import Model
+from standby.domain.node import Node
+
+# Of two instances at the same rung, the one that is climbing says more about what the caller waits for.
+_CLIMBING: Final = frozenset({InstanceState.FETCHING, InstanceState.STARTING, InstanceState.PROBING, InstanceState.WAKING})
+
+_DOING: Final[Mapping[InstanceState, str]] = {
+    InstanceState.COLD: "cold: its bytes are in the store only",
+    InstanceState.FETCHING: "fetching the model",
+    InstanceState.STAGED: "staged: verified bytes on the node's disk",
+    InstanceState.STARTING: "starting the engine",
+    InstanceState.PROBING: "probing with one token",
+    InstanceState.READY: "ready",
+    InstanceState.DRAINING: "draining: no new requests",
+    InstanceState.SUSPENDING: "falling asleep",
+    InstanceState.ASLEEP: "asleep: process kept, memory given back",
+    InstanceState.WAKING: "waking",
+    InstanceState.STOPPING: "stopping",
+    InstanceState.FAILED: "failed",
+    InstanceState.GONE: "gone",
+}
+
+
+def model_view(model: Model, *, objects: bool) -> dict[str, Any]:
+    """Return a model as callers see it; ``objects`` lists every object of the manifest, else only their number."""
+    manifest = model.manifest
+    view = {
+        "name": model.name,
+        "tenant": model.tenant,
+        "engine": model.engine,
+        "engine_options": dict(model.engine_options),
+        "format": manifest.format,
+        "source_uri": manifest.source_uri,
+        "source": manifest.source,
+        "digest": manifest.digest,
+        "bytes": manifest.total_bytes,
+        "object_count": len(manifest.objects),
+        "facts": manifest.facts,
+        "created_at": model.created_at,
+    }
+    if objects:
+        view["objects"] = manifest.objects
+    return view
+
+
+def endpoint_view(
+    endpoint: Endpoint, config: EndpointConfig | None, instances: Iterable[Instance], now: float
+) -> dict[str, Any]:
+    """Return an endpoint with its instances, the highest rung among them and its state in words.
+
+    ``config`` None: this gateway's copy does not hold it yet.
+    """
+    mine = sorted(instances, key=_warmth, reverse=True)
+    return {
+        "name": endpoint.name,
+        "tenant": endpoint.tenant,
+        "served_name": endpoint.served_name,
+        "status": endpoint.status,
+        "rung": max((item.rung for item in mine), default=Rung.COLD),
+        "state": endpoint_in_words(endpoint, mine, now),
+        "failure": None if endpoint.failure is None else failure_view(endpoint.failure),
+        "config": endpoint.config,
+        "variants": [] if config is None else config.variants,
+        "instances": [instance_view(item, now) for item in mine],
+        "generation": endpoint.generation,
+        "created_at": endpoint.created_at,
+        "updated_at": endpoint.updated_at,
+    }
+
+
+def endpoint_in_words(endpoint: Endpoint, instances: list[Instance], now: float) -> str:
+    """Return one line that says what the endpoint does; ``instances`` warmest first."""
+    if endpoint.status is EndpointStatus.DELETING:
+        return "being deleted"
+    if endpoint.status is EndpointStatus.FAILED and endpoint.failure is not None:
+        return f"failed: {endpoint.failure.reason}{_next_try(endpoint.failure, now)}"
+    if not instances:
+        return "cold: nothing runs; the next request starts it"
+    others = f" (and {len(instances) - 1} more)" if len(instances) > 1 else ""
+    return instance_in_words(instances[0], now) + others
+
+
+def instance_in_words(instance: Instance, now: float) -> str:
+    """Return one line that says what the instance does."""
+    words = _DOING[instance.state]
+    if instance.state is InstanceState.FAILED and instance.failure is not None:
+        return f"failed: {instance.failure.reason}{_next_try(instance.failure, now)}"
+    if instance.state in _CLIMBING:
+        return words if instance.progress is None else f"{words}, {instance.progress:.0%}"
+    if instance.state is InstanceState.READY:
+        words = f"ready, {instance.in_flight} of {instance.slots} slots busy"
+    return f"{words}, for {format_duration(max(0.0, now - instance.rung_since))}"
+
+
+def instance_view(instance: Instance, now: float) -> dict[str, Any]:
+    """Return an instance as callers see it."""
+    return {
+        "id": instance.id,
+        "node": instance.node,
+        "endpoint": instance.endpoint,
+        "variant": instance.variant,
+        "state": instance.state,
+        "rung": instance.rung,
+        "words": instance_in_words(instance, now),
+        "progress": instance.progress,
+        "epoch": instance.epoch,
+        "slots": instance.slots,
+        "in_flight": instance.in_flight,
+        "resident_bytes": instance.resident_bytes,
+        "model_digest": instance.model_digest,
+        "idle_since": instance.idle_since,
+        "rung_since": instance.rung_since,
+        "activation": instance.activation,
+        "failure": None if instance.failure is None else failure_view(instance.failure),
+        "updated_at": instance.updated_at,
+    }
+
+
+def failure_view(failure: Failure) -> dict[str, Any]:
+    """Return why something failed."""
+    return failure.model_dump()
+
+
+def node_view(node: Node, instances: int) -> dict[str, Any]:
+    """Return a node with the number of its instances; for administrators."""
+    return {
+        "name": node.name,
+        "door": node.door,
+        "engines": node.engines,
+        "memory": {**node.memory.model_dump(), "free": node.memory.free},
+        "cache_bytes": node.cache_bytes,
+        "cache_capacity": node.cache_capacity,
+        "artifacts": node.artifacts,
+        "costs": {digest: dict(costs) for digest, costs in node.costs.items()},
+        "instances": instances,
+        "started_at": node.started_at,
+        "boot_id": node.boot_id,
+        "version": node.version,
+    }
+
+
+def key_view(key: ApiKey) -> dict[str, Any]:
+    """Return a key as administrators see it: never its digest."""
+    return key.model_dump(exclude={"digest", "schema_version"})
+
+
+def _warmth(instance: Instance) -> tuple[int, bool, str]:
+    return instance.rung, instance.state in _CLIMBING, instance.id
+
+
+def _next_try(failure: Failure, now: float) -> str:
+    if failure.next_retry_at is None:
+        return ""
+    return f"; next try in {format_duration(max(0.0, failure.next_retry_at - now))}"

@@ -1,0 +1,160 @@
+"""The gateway as one ASGI application: data routes first, everything else by Starlette's route table, default deny."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from standby.bus.connection import Bus
+from standby.domain.access import ApiKey, Role
+from standby.domain.endpoint import Endpoint
+from standby.domain.errors import Forbidden, ModelNotFound, NotFound, StandbyError
+from standby.gateway.dataplane import DataPlane, acting_tenant
+from standby.gateway.http import error_body, error_headers
+from standby.gateway.keys import authenticate
+from standby.telemetry import metrics
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What the public routes read."""
+
+    bus: Bus
+    data: DataPlane
+    max_staleness_s: float
+
+
+def build_app(surroundings: Surroundings, api: list[Route]) -> ASGIApp:
+    """Return the gateway's application; ``api`` are the control routes, each of which authenticates by itself."""
+    routes = PublicRoutes(surroundings)
+    table = [
+        Route("/healthz", routes.healthz, methods=["GET"]),
+        Route("/readyz", routes.readyz, methods=["GET"]),
+        Route("/metrics", routes.metrics, methods=["GET"]),
+        Route("/v1/models", routes.models, methods=["GET"]),
+        Route("/v1/models/{name:path}", routes.model, methods=["GET"]),
+        *api,
+    ]
+    starlette = Starlette(routes=table, exception_handlers={404: _nothing_there, 405: _nothing_there})
+    starlette.router.redirect_slashes = False
+    data = surroundings.data
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and data.takes(scope):
+            await data(scope, receive, send)
+        else:
+            await starlette(scope, receive, send)
+
+    return app
+
+
+@dataclass(frozen=True)
+class PublicRoutes:
+    """Health, metrics and the catalogue."""
+
+    around: Surroundings
+
+    async def healthz(self, _request: Request) -> Response:
+        """The process answers."""
+        return JSONResponse({"status": "ok"})
+
+    async def readyz(self, _request: Request) -> Response:
+        """The local copies of the tables are recent enough to serve from; 503 with their ages otherwise."""
+        ages = {name: round(age, 3) for name, age in self.around.data.directory.staleness().items()}
+        ready = max(ages.values()) <= self.around.max_staleness_s
+        body = {
+            "status": "ready" if ready else "stale",
+            "staleness_s": ages,
+            "bus_connected": self.around.bus.connected,
+        }
+        return JSONResponse(body, status_code=200 if ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        """Prometheus text; for callers on this machine and for administrators, since names of tenants are in it."""
+        if not _is_local(request):
+            try:
+                if self._key(request).role is not Role.ADMIN:
+                    raise Forbidden(
+                        "/metrics needs an administrator's key",
+                        remedy="scrape it locally or with an admin key",
+                    )
+            except StandbyError as error:
+                return _refuse(error)
+        self._refresh()
+        return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)
+
+    async def models(self, request: Request) -> Response:
+        """The tenant's endpoints as OpenAI models, those at zero included."""
+        try:
+            tenant = self._tenant(request)
+        except StandbyError as error:
+            return _refuse(error)
+        listed = sorted(self.around.data.directory.served_models(tenant), key=lambda endpoint: endpoint.served_name)
+        return JSONResponse({"object": "list", "data": [_as_model(endpoint) for endpoint in listed]})
+
+    async def model(self, request: Request) -> Response:
+        """One model; its id may hold slashes, encoded or not."""
+        name = request.path_params["name"]
+        try:
+            tenant = self._tenant(request)
+            for endpoint in self.around.data.directory.served_models(tenant):
+                if endpoint.served_name == name:
+                    return JSONResponse(_as_model(endpoint))
+            raise ModelNotFound(
+                f"the model {name[:140]!r} does not exist or you do not have access to it",
+                remedy="list the models with GET /v1/models",
+            )
+        except StandbyError as error:
+            return _refuse(error)
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    def _key(self, request: Request) -> ApiKey:
+        given = request.headers.get("authorization")
+        data = self.around.data
+        return authenticate(given.encode("latin-1") if given else None, data.directory.keys, data.pepper)
+
+    def _tenant(self, request: Request) -> str:
+        return acting_tenant(self._key(request), request.scope)
+
+    def _refresh(self) -> None:
+        data, bus = self.around.data, self.around.bus
+        data.accounts.refresh(data.directory.desks())
+        for table, age in data.directory.staleness().items():
+            metrics.VIEW_STALENESS.labels(table).set(age)
+        statistics = bus.statistics()
+        metrics.BUS_DISCONNECTED.set(bus.disconnected_for())
+        metrics.BUS_ERRORS.set(statistics.errors)
+        metrics.BUS_SLOW_CONSUMER_DROPS.set(statistics.slow_consumer_drops)
+
+
+def _is_local(request: Request) -> bool:
+    """A caller on the loopback interface, unless a proxy on this machine forwards for somebody else."""
+    if request.client is None or "x-forwarded-for" in request.headers or "forwarded" in request.headers:
+        return False
+    return ipaddress.ip_address(request.client.host).is_loopback
+
+
+def _as_model(endpoint: Endpoint) -> dict[str, str | int]:
+    return {
+        "id": endpoint.served_name,
+        "object": "model",
+        "created": int(endpoint.created_at),
+        "owned_by": endpoint.tenant,
+    }
+
+
+def _refuse(error: StandbyError) -> Response:
+    headers = {name.decode(): value.decode() for name, value in error_headers(error)}
+    return JSONResponse(error_body(error), status_code=error.http_status, headers=headers)
+
+
+async def _nothing_there(request: Request, _error: Exception) -> Response:
+    return _refuse(NotFound(f"there is no {request.method} {request.url.path[:200]}", remedy="see the README for the routes"))

@@ -1,0 +1,127 @@
+"""The doors as a gateway sees them: pools of connections, what a request to a door is, how an attempt can end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from standby.wire.headers import EPOCH, INSTANCE, PREFIX, REQUEST_ID, REWRITTEN, TOKEN
+from standby.wire.pool import CONNECT_LIMIT_S, IDLE_LIMIT, ConnectionPool
+
+# A tenant's credentials are the gateway's business: no engine ever sees them.
+NEVER_FORWARDED: Final = REWRITTEN | {b"authorization", b"cookie", b"x-api-key", REQUEST_ID}
+# Larger bodies are not copied behind their head, but written after it.
+COPY_LIMIT: Final = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RelayRequest:
+    """One attempt at one instance. ``door`` is (host, port); ``path`` includes the query string; header names are lower case."""
+
+    door: tuple[str, int]
+    instance: str
+    epoch: int
+    token: str
+    path: str
+    headers: Sequence[tuple[bytes, bytes]]
+    body: bytes
+    request_id: str
+    method: str = "POST"
+
+    def head(self) -> bytes:
+        """Return the request's head; hop-by-hop headers, credentials and foreign x-standby-* headers are left out."""
+        lines = [
+            b"%b: %b\r\n" % (name, value)
+            for name, value in self.headers
+            if name not in NEVER_FORWARDED and not name.startswith(PREFIX)
+        ]
+        return b"%b %b HTTP/1.1\r\nhost: door\r\n%b: %b\r\n%b: %b\r\n%b: %d\r\n%b: %b\r\n%bcontent-length: %d\r\n\r\n" % (
+            self.method.encode(),
+            self.path.encode(),
+            TOKEN,
+            self.token.encode(),
+            INSTANCE,
+            self.instance.encode(),
+            EPOCH,
+            self.epoch,
+            REQUEST_ID,
+            self.request_id.encode(),
+            b"".join(lines),
+            len(self.body),
+        )
+
+
+class OutcomeKind(Enum):
+    """How an attempt ended."""
+
+    DONE = "done"
+    REFUSED = "refused"
+    CONNECT_FAILED = "connect-failed"
+    ENGINE_FAILED = "engine-failed"  # before the first byte
+    BROKEN_MID_STREAM = "broken-mid-stream"
+    CLIENT_GONE = "client-gone"
+
+    @property
+    def client_untouched(self) -> bool:
+        """True when nothing was sent to the client, so that the request may be tried elsewhere or queued again."""
+        return self in (
+            OutcomeKind.REFUSED,
+            OutcomeKind.CONNECT_FAILED,
+            OutcomeKind.ENGINE_FAILED,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RelayOutcome:
+    """How an attempt ended, and when (monotonic seconds).
+
+    ``reason`` is the refusal, the engine fault or the error in words; ``saw`` says whether the engine may have seen the
+    request; ``bytes`` counts body bytes towards the client; ``status`` is 0 when there was no answer.
+    """
+
+    kind: OutcomeKind
+    ended_at: float
+    status: int = 0
+    bytes: int = 0
+    first_byte_at: float | None = None
+    reason: str = ""
+    saw: bool = False
+
+
+class DoorPools:
+    """Pools of keep-alive connections, one for each door. ``clock`` gives monotonic seconds."""
+
+    def __init__(
+        self,
+        *,
+        idle_limit: int = IDLE_LIMIT,
+        connect_limit_s: float = CONNECT_LIMIT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self._idle_limit = idle_limit
+        self._connect_limit_s = connect_limit_s
+        self._pools: dict[tuple[str, int], ConnectionPool] = {}
+
+    def of(self, door: tuple[str, int]) -> ConnectionPool:
+        """Return the pool of a door, made at its first use."""
+        pool = self._pools.get(door)
+        if pool is None:
+            pool = ConnectionPool(door, reuse_chunked=True, idle_limit=self._idle_limit, connect_limit_s=self._connect_limit_s)
+            self._pools[door] = pool
+        return pool
+
+    def forget(self, door: tuple[str, int]) -> None:
+        """Close the idle connections to a door that has left."""
+        pool = self._pools.pop(door, None)
+        if pool is not None:
+            pool.close()
+
+    async def close(self) -> None:
+        """Close every idle connection; those in use are closed when their exchange ends."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()

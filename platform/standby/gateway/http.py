@@ -1,0 +1,101 @@
+"""Small HTTP helpers of the gateway's data routes: reading a bounded body, answering JSON, answering an error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import pydantic_core
+from starlette.types import Receive, Scope, Send
+
+from standby.domain.errors import PayloadTooLarge, StandbyError
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class ClientGone(Exception):
+    """The caller hung up; nobody reads an answer any more."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """Return the first value of a request header, or None; ``name`` in lower case."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """Return the whole body. Raises PayloadTooLarge as soon as it is clear, and ClientGone."""
+    announced = header(scope, b"content-length")
+    if announced is not None and announced.isdigit() and int(announced) > limit:
+        raise _too_large(int(announced), limit)
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body", False):
+        if len(body) > limit:
+            raise _too_large(len(body), limit)
+        return body
+    chunks = [body]
+    size = len(body)
+    while message.get("more_body", False):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        chunk = message.get("body", b"")
+        size += len(chunk)
+        if size > limit:
+            raise _too_large(size, limit)
+        chunks.append(chunk)
+    return b"".join(chunks)
+
+
+def _too_large(size: int, limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(
+        f"the body has {size} bytes or more, the limit is {limit}",
+        remedy="send less, or raise STANDBY_MAX_BODY_BYTES",
+    )
+
+
+async def send_json(send: Send, status: int, value: Any, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """Answer with a JSON value."""
+    await send_bytes(send, status, pydantic_core.to_json(value), headers)
+
+
+async def send_bytes(send: Send, status: int, body: bytes, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """Answer with JSON bytes."""
+    start = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": body})
+
+
+def error_body(error: StandbyError) -> dict[str, Any]:
+    """Return the error in the shape that OpenAI's clients read, with the remedy beside it."""
+    kind = "invalid_request_error" if error.http_status < 500 else "server_error"
+    return {
+        "error": {
+            "message": str(error),
+            "type": kind,
+            "param": None,
+            "code": error.code,
+            "remedy": error.remedy or None,
+        }
+    }
+
+
+def error_headers(error: StandbyError) -> Headers:
+    """Return ``Retry-After`` where a retry helps, ``WWW-Authenticate`` where a key is missing."""
+    headers: Headers = []
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", str(math.ceil(error.retry_after_s)).encode()))
+    if error.http_status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers
+
+
+async def send_error(send: Send, error: StandbyError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+    """Answer with an error of the tree."""
+    await send_json(send, error.http_status, error_body(error), [*error_headers(error), *headers])

@@ -1,0 +1,130 @@
+"""Bearer keys: ``sk-standby-<key id>-<secret>``; only an HMAC of the whole key is ever stored. Pure but for ``generate``."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol
+
+from standby.domain.access import ApiKey, Role
+from standby.domain.errors import InvalidInput, NotAuthenticated
+from standby.domain.names import check_tenant
+
+# Recognisable, so that secret scanners and people see what they are looking at.
+PREFIX: Final = "sk-standby-"
+MAX_KEY_LENGTH: Final = 256
+MAX_KEY_NAME: Final = 64
+
+_ID_BYTES: Final = 8
+_SECRET_BYTES: Final = 32
+_BEARER: Final = b"bearer "
+
+
+class _Entry(Protocol):
+    @property
+    def value(self) -> ApiKey: ...
+
+
+class _Copy(Protocol):
+    @property
+    def entries(self) -> Mapping[str, _Entry]: ...
+
+
+class KeyRing(Mapping[str, ApiKey]):
+    """The keys by id, read through a watched copy of the keys' table: a revocation counts as soon as the copy has it."""
+
+    def __init__(self, copy: _Copy) -> None:
+        self._copy = copy
+
+    def __getitem__(self, identity: str) -> ApiKey:
+        return self._copy.entries[identity].value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._copy.entries)
+
+    def __len__(self) -> int:
+        return len(self._copy.entries)
+
+
+def generate() -> str:
+    """Return a new key: a 64-bit id and a 256-bit secret, both in hex."""
+    return f"{PREFIX}{secrets.token_hex(_ID_BYTES)}-{secrets.token_hex(_SECRET_BYTES)}"
+
+
+def key_id(secret: str) -> str:
+    """Return the id inside a full key. Raises InvalidInput where it has not the form of one."""
+    identity, _, rest = secret.removeprefix(PREFIX).partition("-")
+    if not secret.startswith(PREFIX) or not identity.isalnum() or not rest or len(secret) > MAX_KEY_LENGTH:
+        raise InvalidInput(
+            f"this is no standby key: it has not the form {PREFIX}<id>-<secret> of at most {MAX_KEY_LENGTH} characters",
+            remedy="make one with `standby keys create`",
+        )
+    return identity
+
+
+def digest(secret: str, pepper: bytes) -> str:
+    """Return HMAC-SHA256 of the full key with the deployment's pepper, in hex.
+
+    A plain HMAC is enough: 256 random bits cannot be guessed, so a slow hash would only cost the data path.
+    """
+    return hmac.digest(pepper, secret.encode(), hashlib.sha256).hex()
+
+
+def record(secret: str, *, tenant: str, name: str, role: Role, pepper: bytes, now: float) -> ApiKey:
+    """Return what is stored of a full key. Raises InvalidInput for a wrong key, tenant or name."""
+    if not name or len(name) > MAX_KEY_NAME or not name.isprintable():
+        raise InvalidInput(
+            f"key name {name[:MAX_KEY_NAME]!r} is not legal: 1 to {MAX_KEY_NAME} printable characters",
+            remedy="choose a name that says who uses the key",
+        )
+    return ApiKey(
+        id=key_id(secret),
+        tenant=check_tenant(tenant),
+        name=name,
+        role=role,
+        digest=digest(secret, pepper),
+        created_at=now,
+    )
+
+
+def issue(*, tenant: str, name: str, pepper: bytes, now: float, role: Role = Role.TENANT) -> tuple[ApiKey, str]:
+    """Return a new key's record and the key itself, which is shown once and never stored.
+
+    Raises InvalidInput for a wrong tenant or name.
+    """
+    secret = generate()
+    return record(secret, tenant=tenant, name=name, role=role, pepper=pepper, now=now), secret
+
+
+def authenticate(authorization_header: bytes | None, keys: Mapping[str, ApiKey], pepper: bytes) -> ApiKey:
+    """Return the key that ``Authorization: Bearer …`` names; ``keys`` by key id.
+
+    Raises NotAuthenticated, with the same words whether the header is missing or malformed, or the key unknown, wrong
+    or revoked.
+    """
+    if (
+        authorization_header is None
+        or authorization_header[:7].lower() != _BEARER
+        or len(authorization_header) > MAX_KEY_LENGTH
+    ):
+        raise _refusal()
+    secret = authorization_header[7:].strip()
+    try:
+        identity, _, _rest = secret.decode("ascii").removeprefix(PREFIX).partition("-")
+    except UnicodeDecodeError:
+        raise _refusal() from None
+    found = keys.get(identity)
+    if found is None or found.revoked_at is not None:
+        raise _refusal()
+    if not hmac.compare_digest(hmac.digest(pepper, secret, hashlib.sha256).hex(), found.digest):
+        raise _refusal()
+    return found
+
+
+def _refusal() -> NotAuthenticated:
+    return NotAuthenticated(
+        "the API key is missing or not valid",
+        remedy="send 'Authorization: Bearer sk-standby-…' with a key that is not revoked",
+    )

@@ -1,0 +1,189 @@
+"""``standby gateway``: wiring of the gateway process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from standby.bus.connection import Bus
+from standby.bus.events import EventLog
+from standby.bus.settings import BusSettings
+from standby.bus.tables_set import Tables, open_tables
+from standby.domain.access import Role
+from standby.domain.errors import ConfigurationError, RevisionConflict
+from standby.domain.names import DEFAULT_TENANT
+from standby.gateway import keys
+from standby.gateway.accounts import Accounts
+from standby.gateway.api.context import ApiContext, Copies
+from standby.gateway.api.routes import api_routes
+from standby.gateway.app import Surroundings, build_app
+from standby.gateway.dataplane import DataPlane
+from standby.gateway.desk import AllRooms
+from standby.gateway.directory import Directory
+from standby.gateway.relay import DoorClient
+from standby.gateway.reporter import DemandReporter
+from standby.gateway.settings import GatewaySettings
+from standby.telemetry import logs
+
+_log = logging.getLogger(__name__)
+
+
+def serve() -> None:
+    """Run a gateway until SIGTERM or SIGINT; settings come from the environment."""
+    settings = GatewaySettings.load()
+    logs.configure("gateway", level=settings.log_level, style=settings.log_format)
+    uvicorn_loop = uvicorn.Config("", loop="uvloop").get_loop_factory()
+    with asyncio.Runner(loop_factory=uvicorn_loop) as runner:
+        runner.run(_run(settings, BusSettings.load()))
+
+
+async def _run(settings: GatewaySettings, bus_settings: BusSettings) -> None:
+    listener = _listen(settings.gateway_host, settings.gateway_port)
+    async with gateway(settings, bus_settings) as (app, stopping):
+        server = GatewayServer(_uvicorn_config(app, settings), stopping)
+        if settings.port_file:
+            Path(settings.port_file).write_text(str(listener.getsockname()[1]))
+        host, port = listener.getsockname()[:2]
+        _log.info("gateway listens", extra={"address": f"{host}:{port}"})
+        await server.serve(sockets=[listener])
+
+
+@asynccontextmanager
+async def gateway(settings: GatewaySettings, bus_settings: BusSettings) -> AsyncIterator[tuple[ASGIApp, asyncio.Event]]:
+    """Yield the gateway's application with everything behind it running, and the event that ends its event streams."""
+    name = f"{settings.gateway_name}-{secrets.token_hex(3)}"
+    bus = await Bus.connect(bus_settings, name=f"gateway/{name}")
+    try:
+        tables = await open_tables(bus)
+        await _ensure_admin(tables, settings)
+        async with _parts(settings, bus, tables, name) as built:
+            yield built
+    finally:
+        await bus.close()
+
+
+@asynccontextmanager
+async def _parts(
+    settings: GatewaySettings, bus: Bus, tables: Tables, name: str
+) -> AsyncIterator[tuple[ASGIApp, asyncio.Event]]:
+    accounts = Accounts()
+    reporter = DemandReporter(bus, name, boot_id=secrets.token_hex(8))
+    directory = Directory(
+        tables,
+        AllRooms(settings.queue_bytes),
+        time.monotonic,
+        time.time,
+        on_demand=reporter.changed,
+        on_desk_closed=accounts.close,
+    )
+    doors = DoorClient()
+    pepper = settings.key_pepper.get_secret_value().encode()
+    data = DataPlane(
+        directory,
+        doors,
+        accounts,
+        settings.node_token.get_secret_value(),
+        pepper,
+        settings.max_body_bytes,
+        time.monotonic,
+        time.time,
+        bus.disconnected_for,
+    )
+    api = ApiContext(
+        bus=bus,
+        tables=tables,
+        events=EventLog(bus),
+        copies=Copies(
+            keys=directory.key_mirror,
+            models=directory.models,
+            endpoint_configs=directory.configs,
+            endpoints=directory.endpoints,
+            instances=directory.instances,
+            nodes=directory.nodes,
+        ),
+        pepper=pepper,
+        source=f"gateway/{name}",
+    )
+    await directory.start()
+    tasks = [asyncio.create_task(reporter.run()), asyncio.create_task(reporter.run_beats(directory.desks))]
+    try:
+        yield build_app(Surroundings(bus, data, settings.max_staleness_s), api_routes(api)), api.stopping
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await directory.stop()
+        await doors.close()
+
+
+class GatewayServer(uvicorn.Server):
+    """Uvicorn that ends the event streams when it is asked to stop; they would otherwise hold it to the limit."""
+
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, let open requests end within the limit."""
+        self._stopping.set()
+        await super().shutdown(sockets)
+
+
+def _uvicorn_config(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=int(settings.shutdown_grace_s),
+    )
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Accepted sockets inherit it on Linux: without it a small first chunk waits for the caller's delayed ACK.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"the gateway cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}",
+            remedy="set STANDBY_GATEWAY_PORT to a free port, or to 0 for any",
+        ) from error
+    listener.listen(2048)
+    return listener
+
+
+async def _ensure_admin(tables: Tables, settings: GatewaySettings) -> None:
+    """Make the deployment's first administrator key valid, once."""
+    if settings.admin_key is None:
+        return
+    record = keys.record(
+        settings.admin_key.get_secret_value(),
+        tenant=DEFAULT_TENANT,
+        name="bootstrap",
+        role=Role.ADMIN,
+        pepper=settings.key_pepper.get_secret_value().encode(),
+        now=time.time(),
+    )
+    try:
+        await tables.keys.create(record.id, record)
+    except RevisionConflict:
+        return

@@ -1,0 +1,70 @@
+"""From a gateway's request to a door and back to the client, byte for byte.
+
+An attempt sends nothing to the client before the first body byte (or the end of an answer without one), so every earlier
+failure leaves the client untouched and the caller may try elsewhere. After that, a break ends honestly: an event stream
+gets one error event and no ``[DONE]``; any other body is left incomplete, which the server shows by closing the
+connection, never as a shorter answer that looks whole (field case B26).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from standby.domain.errors import PayloadTooLarge
+from standby.gateway.client_watch import ClientWatch
+from standby.gateway.door_client import DoorPools, OutcomeKind, RelayOutcome, RelayRequest
+from standby.gateway.relay_attempt import Attempt, Message, Receive, Send
+
+__all__ = ["BufferedResponse", "DoorClient", "OutcomeKind", "RelayOutcome", "RelayRequest"]
+
+
+class BufferedResponse(NamedTuple):
+    """A whole small answer that was not sent to the client; ``body`` is complete only when the outcome is DONE."""
+
+    outcome: RelayOutcome
+    body: bytes
+
+
+class DoorClient(DoorPools):
+    """What a gateway speaks to doors with; shared by all its requests."""
+
+    async def relay(
+        self,
+        request: RelayRequest,
+        send: Send,
+        *,
+        receive: Receive | None = None,
+        extra_headers: Sequence[tuple[bytes, bytes]] = (),
+        on_first_byte: Callable[[float], None] | None = None,
+    ) -> RelayOutcome:
+        """Make one attempt and return how it ended; raises only what ``send`` raises.
+
+        ``receive``, when given, is watched for the client's disconnect (the request's body must have been read). That and
+        cancelling this coroutine close the door connection at once. ``extra_headers`` are added to the answer's head;
+        ``on_first_byte`` gets the clock's time of the first body byte. ``send`` and ``receive`` are stepped from protocol
+        callbacks: see standby.gateway.inline for what that asks of them. After BROKEN_MID_STREAM the caller just returns.
+        """
+        attempt = Attempt(self, request, send, extra_headers, on_first_byte)
+        watch = None if receive is None else ClientWatch(receive, attempt.client_gone)
+        try:
+            return await attempt.run()
+        finally:
+            attempt.close()
+            if watch is not None:
+                watch.stop()
+
+    async def fetch(self, request: RelayRequest, *, limit: int, receive: Receive | None = None) -> BufferedResponse:
+        """Make one attempt and keep the answer, up to ``limit`` bytes. Raises PayloadTooLarge beyond it."""
+        body = bytearray()
+
+        async def keep(message: Message) -> None:
+            body.extend(message.get("body", b""))
+            if len(body) > limit:
+                raise PayloadTooLarge(
+                    f"the engine's answer is larger than {limit} bytes",
+                    remedy="ask for a shorter answer or stream it",
+                )
+
+        outcome = await self.relay(request, keep, receive=receive)
+        return BufferedResponse(outcome, bytes(body))

@@ -1,0 +1,266 @@
+"""One attempt at one door: the sink between a door connection and an ASGI ``send``, with backpressure both ways."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from standby.gateway.door_client import COPY_LIMIT, DoorPools, OutcomeKind, RelayOutcome, RelayRequest
+from standby.gateway.inline import Inline
+from standby.wire.connection import Loss, ResponseHead, WireConnection
+from standby.wire.headers import ENGINE_ERROR, ENGINE_SAW, REFUSED
+from standby.wire.sse import error_event
+
+Message = MutableMapping[str, Any]
+Send = Callable[[Message], Awaitable[None]]
+Receive = Callable[[], Awaitable[Message]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    kind: OutcomeKind
+    reason: str = ""
+    saw: bool = False
+
+
+_DONE: Final = _Ending(OutcomeKind.DONE, saw=True)
+
+
+class Attempt:
+    """The sink of one exchange with a door. It ends once: ``_turn`` gets the outcome, or None to connect anew."""
+
+    __slots__ = (
+        "_bytes",
+        "_connection",
+        "_ending",
+        "_extra_headers",
+        "_first_byte_at",
+        "_head",
+        "_on_first_byte",
+        "_pending",
+        "_pools",
+        "_refused",
+        "_request",
+        "_retried",
+        "_send",
+        "_sending",
+        "_tail",
+        "_turn",
+    )
+
+    def __init__(
+        self,
+        pools: DoorPools,
+        request: RelayRequest,
+        send: Send,
+        extra_headers: Sequence[tuple[bytes, bytes]],
+        on_first_byte: Callable[[float], None] | None,
+    ) -> None:
+        self._pools = pools
+        self._request = request
+        self._send = send
+        self._extra_headers = extra_headers
+        self._on_first_byte = on_first_byte
+        self._turn: asyncio.Future[RelayOutcome | None] = asyncio.get_running_loop().create_future()
+        self._connection: WireConnection | None = None
+        self._head: ResponseHead | None = None
+        self._refused: _Ending | None = None
+        self._ending: _Ending | None = None
+        self._bytes = 0
+        self._first_byte_at: float | None = None
+        self._tail = b""
+        self._retried = False
+        self._pending: deque[Message] = deque()
+        self._sending: Inline | None = None
+
+    # -- the course of an attempt ------------------------------------------------------------------------
+
+    async def run(self) -> RelayOutcome:
+        """Send the request and wait for the ending."""
+        if not self._turn.done():
+            connection = self._pools.of(self._request.door).take()
+            if connection is None:
+                await self._connect()
+            else:
+                self._start(connection)
+        while (outcome := await self._turn) is None:
+            self._turn = asyncio.get_running_loop().create_future()
+            await self._connect()
+        return outcome
+
+    def close(self) -> None:
+        """Let go of everything; a door connection that is still in use is closed, which ends the work behind it."""
+        if self._sending is not None:
+            self._sending.cancel()
+            self._sending = None
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+
+    def client_gone(self) -> None:
+        """End the attempt because its client has closed the connection."""
+        if not self._turn.done():
+            self._pending.clear()
+            self.close()
+            self._end(_Ending(OutcomeKind.CLIENT_GONE, "the client closed its connection", saw=True))
+
+    async def _connect(self) -> None:
+        try:
+            connection = await self._pools.of(self._request.door).connect()
+        except OSError as error:
+            host, port = self._request.door
+            reason = f"door {host}:{port} does not accept: {error or type(error).__name__}"
+            # After a retry the first connection may have delivered the request: that is not a mere failure to connect.
+            kind = OutcomeKind.ENGINE_FAILED if self._retried else OutcomeKind.CONNECT_FAILED
+            self._end(_Ending(kind, reason, saw=self._retried))
+            return
+        if self._turn.done():
+            connection.abort()
+        else:
+            self._start(connection)
+
+    def _start(self, connection: WireConnection) -> None:
+        self._connection = connection
+        request = self._request
+        if len(request.body) <= COPY_LIMIT:
+            connection.start(self, request.head() + request.body)
+        else:
+            connection.start(self, request.head())
+            connection.transport.write(request.body)
+
+    # -- ResponseSink: from the door -----------------------------------------------------------------------
+
+    def on_head(self, head: ResponseHead) -> None:
+        self._head = head
+        marks = head.marks
+        if REFUSED in marks:
+            self._refused = _Ending(OutcomeKind.REFUSED, marks[REFUSED].decode("latin-1"))
+        elif ENGINE_ERROR in marks:
+            self._refused = _Ending(
+                OutcomeKind.ENGINE_FAILED,
+                marks[ENGINE_ERROR].decode("latin-1"),
+                saw=marks.get(ENGINE_SAW) != b"0",
+            )
+
+    def on_body(self, data: bytes, last: bool) -> None:
+        if self._refused is not None:
+            if last:
+                self._leave_door()
+                self._end(self._refused)
+            return
+        if self._first_byte_at is None:
+            self._begin_answer()
+        self._bytes += len(data)
+        if not last:
+            self._tail = data
+            self._emit({"type": "http.response.body", "body": data, "more_body": True})
+            return
+        fault = self._leave_door()
+        self._emit({"type": "http.response.body", "body": data, "more_body": False})
+        if fault:
+            # The door has closed the stream with its error event; it was no success all the same.
+            self._end(_Ending(OutcomeKind.BROKEN_MID_STREAM, fault.decode("latin-1"), saw=True))
+        else:
+            self._end(_DONE)
+
+    def on_lost(self, loss: Loss) -> None:
+        connection = self._connection
+        self._connection = None
+        if self._refused is not None:
+            self._end(self._refused)
+        elif connection is not None and connection.reused and not connection.heard and not self._retried:
+            self._retried = True
+            self._turn.set_result(None)
+        elif self._first_byte_at is None:
+            reason = f"door connection {loss} before the first byte"
+            self._end(_Ending(OutcomeKind.ENGINE_FAILED, reason, saw=True))
+        else:
+            self._break_off(f"door connection {loss} in the middle of the answer")
+
+    def on_writable(self, writable: bool) -> None:
+        """The request's body is already in memory: there is nobody to slow down."""
+
+    def _begin_answer(self) -> None:
+        head = self._head
+        assert head is not None  # a connection tells the head before any body
+        now = self._pools.clock()
+        self._first_byte_at = now
+        if self._on_first_byte is not None:
+            self._on_first_byte(now)
+        headers = [*head.headers, *self._extra_headers]
+        if head.content_length is not None:
+            headers.append((b"content-length", b"%d" % head.content_length))
+        self._emit({"type": "http.response.start", "status": head.status, "headers": headers})
+
+    def _break_off(self, reason: str) -> None:
+        head = self._head
+        if head is not None and head.event_stream and head.content_length is None:
+            event = error_event("connection_lost", reason, self._tail)
+            self._emit({"type": "http.response.body", "body": event, "more_body": False})
+        self._end(_Ending(OutcomeKind.BROKEN_MID_STREAM, reason, saw=True))
+
+    def _leave_door(self) -> bytes:
+        """Give the connection back after a whole answer; returns the fault that the door put into the trailer."""
+        connection = self._connection
+        assert connection is not None  # only called from its callback
+        self._connection = None
+        fault = connection.trailer_fault
+        self._pools.of(self._request.door).give_back(connection)
+        return fault
+
+    # -- to the client -------------------------------------------------------------------------------------
+
+    def _emit(self, message: Message) -> None:
+        if self._sending is not None:
+            self._pending.append(message)
+            return
+        try:
+            finished, _, self._sending = Inline.run(self._send(message), self._sent)
+        except Exception as error:  # noqa: BLE001 - it belongs to relay's caller, not to the protocol callback
+            self._give_up(error)
+            return
+        if not finished and self._connection is not None:
+            # What has been read already waits in ``_pending``, at most one read of the socket.
+            self._connection.pause()
+
+    def _sent(self, _: object, error: Exception | None) -> None:
+        self._sending = None
+        if error is not None:
+            self._give_up(error)
+            return
+        while self._pending and self._sending is None:
+            self._emit(self._pending.popleft())
+        if self._sending is None:
+            if self._ending is not None:
+                self._end(self._ending)
+            elif self._connection is not None:
+                self._connection.resume()
+
+    def _give_up(self, error: Exception) -> None:
+        self._pending.clear()
+        if self._connection is not None:
+            self._connection.abort()
+            self._connection = None
+        if not self._turn.done():
+            self._turn.set_exception(error)
+
+    def _end(self, ending: _Ending) -> None:
+        """Resolve the attempt, once everything has been sent."""
+        if self._sending is not None or self._pending:
+            self._ending = ending
+        elif not self._turn.done():
+            status = self._head.status if self._head is not None else 0
+            self._turn.set_result(
+                RelayOutcome(
+                    ending.kind,
+                    self._pools.clock(),
+                    status,
+                    self._bytes,
+                    self._first_byte_at,
+                    ending.reason,
+                    ending.saw,
+                )
+            )

@@ -1,0 +1,48 @@
+"""Which ready instance gets a request: least outstanding, ties broken by the caller's own ticket. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A ready instance as this gateway sees it."""
+
+    instance: str
+    outstanding: int
+    slots: int
+    blocked_until: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The chosen instance, or none with the reason and the moment when asking again makes sense."""
+
+    instance: str | None
+    reason: str
+    retry_at: float | None = None
+
+
+def choose(candidates: Iterable[Candidate], now: float, ticket: int) -> Choice:
+    """Return the candidate with the fewest outstanding requests per slot that has a free slot and is not blocked.
+
+    ``ticket`` is any growing number: it rotates between equals, so that ties do not all fall on one instance.
+    """
+    usable: list[Candidate] = []
+    next_unblock: float | None = None
+    full = 0
+    for candidate in candidates:
+        if candidate.outstanding >= candidate.slots:
+            full += 1
+        elif candidate.blocked_until > now:
+            next_unblock = candidate.blocked_until if next_unblock is None else min(next_unblock, candidate.blocked_until)
+        else:
+            usable.append(candidate)
+    if not usable:
+        return Choice(None, f"no free slot: {full} full, next unblock {next_unblock}", next_unblock)
+    least = min(candidate.outstanding / candidate.slots for candidate in usable)
+    equals = [candidate for candidate in usable if candidate.outstanding / candidate.slots == least]
+    chosen = equals[ticket % len(equals)]
+    return Choice(chosen.instance, f"least outstanding: {chosen.outstanding} of {chosen.slots} slots")

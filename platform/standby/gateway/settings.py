@@ -1,0 +1,26 @@
+"""Settings of the gateway."""
+
+from __future__ import annotations
+
+from pydantic import Field, SecretStr
+
+from standby.domain.settings import Settings
+from standby.telemetry.logs import LogFormat
+
+
+class GatewaySettings(Settings):
+    """Read from ``STANDBY_…``; secrets are never logged."""
+
+    gateway_name: str = Field(default="gateway", description="name in events and demand; unique per process")
+    gateway_host: str = "127.0.0.1"
+    gateway_port: int = Field(default=8080, ge=0, le=65535, description="0: any free port")
+    node_token: SecretStr = Field(description="secret shared with the doors")
+    key_pepper: SecretStr = Field(description="secret mixed into the digests of bearer keys")
+    admin_key: SecretStr | None = Field(default=None, description="full bearer key that is made an administrator's at start")
+    max_body_bytes: int = Field(default=6 * 1024 * 1024, ge=1, description="SageMaker's real-time limit")
+    queue_bytes: int = Field(default=512 * 1024 * 1024, ge=0, description="body bytes that may wait, all endpoints together")
+    shutdown_grace_s: float = Field(default=30.0, ge=0, description="how long open requests may go on after SIGTERM")
+    max_staleness_s: float = Field(default=90.0, gt=0, description="older local copies make /readyz fail")
+    log_level: str = "info"
+    log_format: LogFormat = "human"
+    port_file: str | None = Field(default=None, description="where to write the port that was bound, for port 0")

@@ -1,0 +1,109 @@
+"""Every metric's name, labels and buckets, defined once.
+
+Labels come from the registry only (endpoint, instance and node names); anything a caller invents is ``other``.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+REGISTRY: Final = CollectorRegistry()
+
+_WAIT_BUCKETS: Final = (
+    0.001,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1,
+    2.5,
+    5,
+    10,
+    20,
+    30,
+    50,
+    60,
+    120,
+    300,
+)
+
+REQUESTS: Final = Counter(
+    "standby_requests",
+    "Requests that ended, by outcome",
+    ("tenant", "endpoint", "outcome"),
+    registry=REGISTRY,
+)
+IN_FLIGHT: Final = Gauge(
+    "standby_requests_in_flight", "Requests inside this gateway", ("tenant", "endpoint"), registry=REGISTRY
+)
+QUEUED: Final = Gauge("standby_requests_queued", "Requests in the waiting room", ("tenant", "endpoint"), registry=REGISTRY)
+QUEUED_BYTES: Final = Gauge("standby_queued_bytes", "Body bytes in the waiting room", ("tenant", "endpoint"), registry=REGISTRY)
+QUEUE_WAIT: Final = Histogram(
+    "standby_queue_wait_seconds",
+    "From arrival to dispatch, by the rung the request found",
+    ("tenant", "endpoint", "rung"),
+    buckets=_WAIT_BUCKETS,
+    registry=REGISTRY,
+)
+FIRST_BYTE: Final = Histogram(
+    "standby_time_to_first_byte_seconds",
+    "From arrival, queue included, to the first byte of the answer",
+    ("tenant", "endpoint", "rung"),
+    buckets=_WAIT_BUCKETS,
+    registry=REGISTRY,
+)
+DURATION: Final = Histogram(
+    "standby_request_duration_seconds",
+    "From arrival to the last byte",
+    ("tenant", "endpoint", "rung"),
+    buckets=_WAIT_BUCKETS,
+    registry=REGISTRY,
+)
+REQUEUED: Final = Counter(
+    "standby_requests_requeued",
+    "Attempts that a door refused before the engine saw them",
+    ("reason",),
+    registry=REGISTRY,
+)
+ACTIVATIONS: Final = Counter(
+    "standby_activations",
+    "Climbs to ready, by the rung they started from",
+    ("node", "rung", "outcome"),
+    registry=REGISTRY,
+)
+ACTIVATION_SECONDS: Final = Histogram(
+    "standby_activation_seconds",
+    "Seconds from the assignment to ready",
+    ("node", "rung"),
+    buckets=_WAIT_BUCKETS,
+    registry=REGISTRY,
+)
+INSTANCES: Final = Gauge("standby_instances", "Instances on this node, by state", ("node", "state"), registry=REGISTRY)
+RESIDENT_BYTES: Final = Gauge("standby_resident_bytes", "Host memory held by engines", ("node",), registry=REGISTRY)
+RESERVED_BYTES: Final = Gauge("standby_reserved_bytes", "Host memory promised to instances", ("node",), registry=REGISTRY)
+CACHE_BYTES: Final = Gauge("standby_cache_bytes", "Bytes in the artifact cache", ("node",), registry=REGISTRY)
+ORPHANS: Final = Counter(
+    "standby_orphans_reaped",
+    "Engine processes of an earlier life that were ended",
+    ("node",),
+    registry=REGISTRY,
+)
+DECISIONS: Final = Counter("standby_decisions", "Decisions applied, by action", ("action",), registry=REGISTRY)
+BUS_DISCONNECTED: Final = Gauge(
+    "standby_bus_disconnected_seconds", "How long the bus has been away; 0 when connected", registry=REGISTRY
+)
+BUS_ERRORS: Final = Gauge("standby_bus_errors", "Errors that the bus connection reported since start", registry=REGISTRY)
+BUS_SLOW_CONSUMER_DROPS: Final = Gauge(
+    "standby_bus_slow_consumer_drops", "Messages dropped because a subscriber was too slow", registry=REGISTRY
+)
+VIEW_STALENESS: Final = Gauge(
+    "standby_view_staleness_seconds",
+    "Age of the last confirmation of the local copy",
+    ("table",),
+    registry=REGISTRY,
+)

@@ -1,0 +1,213 @@
+"""What every engine that is one process tree behind a unix socket has in common."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from standby.domain.errors import ConfigurationError, EngineError, ProbeFailed
+from standby.runtime.engines.base import EngineHandle, EngineSpec, ProbeResult, StartFailure, describe, describe_exit
+from standby.runtime.engines.child_protocol import READY_FD_VARIABLE, READY_LINE
+from standby.runtime.exit_status import ExitStatus
+from standby.runtime.process import spawn
+from standby.runtime.process_ledger import ProcessLedger
+from standby.runtime.unix_http import Answer, request
+
+_SOCKET_NAME: Final = "engine.sock"
+_SOCKET_PATH_LIMIT: Final = 107  # sockaddr_un holds 108 bytes with the closing zero, see unix(7)
+_HEALTH_FIRST_WAIT_S: Final = 0.01
+_HEALTH_LONGEST_WAIT_S: Final = 0.25
+_HEALTH_LIMIT_S: Final = 5.0
+_PROBE_PROMPT: Final = "Hi"
+
+
+class ProcessEngine(ABC):
+    """Spawns, waits, probes and stops; a subclass says which program and how it sleeps."""
+
+    guards_itself = False
+    says_ready = False
+    """The program writes ``ready`` to the descriptor in STANDBY_READY_FD once it has loaded."""
+
+    def __init__(self, ledger: ProcessLedger) -> None:
+        self._ledger = ledger
+
+    @abstractmethod
+    def command(self, spec: EngineSpec, socket: Path, folder: Path) -> Sequence[str]:
+        """Return the program and its arguments; files for it may be written to ``folder`` (0700, of this epoch)."""
+
+    async def start(self, spec: EngineSpec) -> EngineHandle:
+        """Spawn the engine in a fresh 0700 folder; its record is on disk before it runs."""
+        folder, log = _prepare(spec)
+        socket = folder / _SOCKET_NAME
+        _check_socket_path(socket)
+        arguments = self.command(spec, socket, folder)
+        record = self._ledger.intend(spec.instance, spec.epoch)
+        read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            process = spawn(
+                arguments,
+                log=log,
+                mark=record.mark,
+                extra_environment={READY_FD_VARIABLE: str(write_end)} if self.says_ready else {},
+                keep_descriptors=(write_end,) if self.says_ready else (),
+                guards_itself=self.guards_itself,
+            )
+        except BaseException:
+            os.close(read_end)
+            self._ledger.forget(record.mark)
+            raise
+        finally:
+            os.close(write_end)
+        self._ledger.confirm(record, process)
+        return EngineHandle(
+            spec=spec,
+            process=process,
+            socket=socket,
+            log=log,
+            started_at=time.time(),
+            ready=_watch_ready_line(read_end),
+        )
+
+    async def wait_loaded(self, handle: EngineHandle, deadline_s: float) -> None:
+        """Wait for the engine's own word, or ask its health; fail at once when the process ends."""
+        loaded = asyncio.ensure_future(self._until_healthy(handle))
+        try:
+            either: set[asyncio.Future[Any]] = {loaded, handle.exited}
+            await asyncio.wait(either, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            loaded.cancel()
+        if handle.exited.done():
+            raise StartFailure(describe_exit(handle, handle.exited.result(), "while it loaded"))
+        if not loaded.done():
+            reason = f"engine did not load within {deadline_s:g} s"
+            raise StartFailure(describe(handle, reason, code="engine_load_timeout"), remedy="raise activation_limit")
+        loaded.result()
+
+    async def probe(self, handle: EngineHandle, deadline_s: float) -> ProbeResult:
+        """Generate one token with a fixed prompt, greedily. Health alone proves nothing: engines lie (field case B10)."""
+        began = time.perf_counter()
+        payload = {
+            "model": handle.spec.served_name, "prompt": _PROBE_PROMPT, "max_tokens": 1, "temperature": 0,
+            "cache_prompt": True,
+        }  # fmt: skip
+        try:
+            async with asyncio.timeout(deadline_s):
+                answer = await request(handle.socket, "POST", "/v1/completions", payload)
+        except TimeoutError as error:
+            raise ProbeFailed(f"engine generated no token within {deadline_s:g} s", remedy="see its log") from error
+        except (OSError, ValueError) as error:
+            raise ProbeFailed(f"engine did not answer the one-token probe: {error}", remedy="see its log") from error
+        text = _generated(answer, handle.spec.served_name)
+        return ProbeResult(ms=(time.perf_counter() - began) * 1000, text=text)
+
+    async def resume(self, handle: EngineHandle) -> None:
+        """Continue the whole group."""
+        if handle.exited.done():
+            raise EngineError(f"engine ended while it slept: {handle.exited.result().words}")
+        handle.process.send_to_group(signal.SIGCONT)
+
+    async def stop(self, handle: EngineHandle, grace_s: float) -> ExitStatus:
+        """End the group and remove its folder and record; the log stays."""
+        status = await handle.process.stop(grace_s)
+        handle.ready.cancel()
+        await asyncio.to_thread(shutil.rmtree, handle.socket.parent, ignore_errors=True)
+        self._ledger.forget(handle.process.mark)
+        return status
+
+    async def _until_healthy(self, handle: EngineHandle) -> None:
+        if self.says_ready:
+            await asyncio.shield(handle.ready)
+        wait = _HEALTH_FIRST_WAIT_S
+        while not await _healthy(handle.socket):
+            await asyncio.sleep(wait)
+            wait = min(wait * 1.5, _HEALTH_LONGEST_WAIT_S)
+
+
+def write_spec(folder: Path, name: str, content: object) -> Path:
+    """Write ``content`` as JSON that only this user can read; keeps it out of the process list."""
+    path = folder / name
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as stream:
+        json.dump(content, stream)
+    return path
+
+
+def _prepare(spec: EngineSpec) -> tuple[Path, Path]:
+    """Make the empty folder of this epoch, and keep the log of the life before this one under another name."""
+    folder = spec.run_dir / f"{spec.instance}-{spec.epoch}"
+    shutil.rmtree(folder, ignore_errors=True)
+    spec.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    folder.mkdir(mode=0o700)
+    logs = spec.run_dir / "logs"
+    logs.mkdir(exist_ok=True, mode=0o700)
+    log = logs / f"{spec.instance}.log"
+    if log.exists():
+        log.replace(logs / f"{spec.instance}.previous.log")
+    return folder, log
+
+
+def _check_socket_path(socket: Path) -> None:
+    length = len(os.fsencode(socket))
+    if length > _SOCKET_PATH_LIMIT:
+        raise ConfigurationError(
+            f"unix socket path {socket} has {length} bytes, the limit is {_SOCKET_PATH_LIMIT}",
+            remedy="set a shorter STANDBY_STATE_DIR",
+        )
+
+
+def _watch_ready_line(read_end: int) -> asyncio.Future[None]:
+    """Return a future that is set when the engine writes its word; it owns and closes ``read_end``.
+
+    An end without the word sets nothing: that the process ended is seen by its exit, with better words.
+    """
+    loop = asyncio.get_running_loop()
+    ready: asyncio.Future[None] = loop.create_future()
+    still_open = [read_end]  # closed once: the number may be another file's a moment later
+
+    def close() -> None:
+        for descriptor in still_open:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+        still_open.clear()
+
+    def read() -> None:
+        word = os.read(read_end, 64)
+        close()
+        if word == READY_LINE and not ready.done():
+            ready.set_result(None)
+
+    loop.add_reader(read_end, read)
+    ready.add_done_callback(lambda _: close())
+    return ready
+
+
+async def _healthy(socket: Path) -> bool:
+    try:
+        async with asyncio.timeout(_HEALTH_LIMIT_S):
+            return (await request(socket, "GET", "/health")).status == 200
+    except (OSError, ValueError):  # TimeoutError is an OSError
+        return False
+
+
+def _generated(answer: Answer, served_name: str) -> str:
+    """Return the text of a completion of one token, which may be empty where the token is no text."""
+    content = answer.json()
+    if answer.status != 200 or not isinstance(content, dict):
+        raise ProbeFailed(
+            f"engine answered the one-token probe with {answer.status}: {answer.body[:200].decode(errors='replace')}",
+            remedy="see its log",
+        )
+    usage, choices = content.get("usage") or {}, content.get("choices") or []
+    if usage.get("completion_tokens", 0) < 1 or not choices:
+        raise ProbeFailed("engine answered the one-token probe without a token", remedy="see its log")
+    if content.get("model") != served_name:
+        raise ProbeFailed(f"engine serves model {content.get('model')!r}, expected {served_name!r}")
+    return str(choices[0].get("text", ""))

@@ -1,0 +1,81 @@
+"""A real nats-server for tests: ``async with nats_server(tmp_path) as server, server.bus() as bus: …``."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from standby.bus.connection import Bus
+from standby.bus.embedded import EmbeddedNats
+from standby.bus.settings import BusSettings
+
+
+class NatsServer:
+    """A running server that can be ended, restarted and robbed of its data; its URL never changes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._embedded = EmbeddedNats(folder)
+
+    @property
+    def url(self) -> str:
+        """Where clients connect, without credentials."""
+        return self._embedded.url
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process id while it runs."""
+        return self._embedded.pid
+
+    def settings(self, **overrides: Any) -> BusSettings:
+        """Settings that connect to this server; any field of BusSettings may be overridden."""
+        return BusSettings(**{**self._embedded.settings().model_dump(), **overrides})
+
+    @asynccontextmanager
+    async def bus(self, name: str = "test", **overrides: Any) -> AsyncIterator[Bus]:
+        """A connected bus that is closed at the end."""
+        bus = await Bus.connect(self.settings(**overrides), name=name)
+        try:
+            yield bus
+        finally:
+            await bus.close()
+
+    async def start(self) -> None:
+        """Start (again) on the same data, address and credentials."""
+        await self._embedded.start()
+
+    async def stop(self, *, kill: bool = False) -> None:
+        """End the server: politely, or as a crash would."""
+        await (self._embedded.kill() if kill else self._embedded.stop())
+
+    async def restart(self, *, kill: bool = False, down_s: float = 0.0, wipe: bool = False) -> None:
+        """End the server, stay away for ``down_s`` seconds, start it again; ``wipe`` empties its store meanwhile."""
+        await self.stop(kill=kill)
+        if wipe:
+            shutil.rmtree(self._embedded.state_dir / "data")
+        await asyncio.sleep(down_s)
+        await self.start()
+
+
+async def eventually(condition: Callable[[], bool], *, within_s: float = 10.0, why: str = "condition") -> None:
+    """Return when ``condition()`` holds; fails the test naming ``why`` when it does not within ``within_s`` seconds."""
+    try:
+        async with asyncio.timeout(within_s):
+            while not condition():
+                await asyncio.sleep(0.01)
+    except TimeoutError:
+        raise AssertionError(f"not within {within_s:g} s: {why}") from None
+
+
+@asynccontextmanager
+async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
+    """Start a server on a free port with its state below ``tmp_path``; ended at the end."""
+    server = NatsServer(tmp_path / "nats")
+    await server.start()
+    try:
+        yield server
+    finally:
+        await server.stop()

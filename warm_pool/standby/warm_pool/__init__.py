@@ -1,0 +1,1 @@
+"""The node agent: warm pool, artifact cache, door."""

@@ -1,0 +1,331 @@
+"""One request on its way through the door: from its first body byte to the slot given back.
+
+| state | becomes | when |
+|---|---|---|
+| GATHERING | CONNECTING or SENT | the body is complete, or too large to hold |
+| CONNECTING | SENT | the engine's socket accepts |
+| SENT | CONNECTING | a reused connection closed before any response byte: once more on a fresh one |
+| SENT | STREAMING | the first body byte, or the end of an answer without one |
+| any | ENDED | answer complete, gateway gone, engine fault, limit, abort |
+
+The head of the answer is held until its first body byte, so that an engine that dies between the two is still an honest
+502 which the gateway may send elsewhere (field case B27).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+from standby.warm_pool.door_slots import Gate
+from standby.wire.connection import Loss, ResponseHead, WireConnection
+from standby.wire.headers import ENGINE_ERROR, ENGINE_SAW, EngineFault, header_lines, status_line
+from standby.wire.sse import error_event
+
+# A body up to this size is sent in one piece on a kept connection, and can be sent again when that one turns out stale.
+GATHER_LIMIT: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLimits:
+    """How long and how large: seconds and bytes."""
+
+    first_byte_s: float = 900.0
+    between_bytes_s: float = 120.0
+    gateway_s: float = 120.0
+    check_every_s: float = 1.0
+    head_bytes: int = 64 * 1024
+    body_bytes: int = 64 * 1024 * 1024
+
+
+class ExchangeState(Enum):
+    """Where a request is; the transition table is in the module's docstring."""
+
+    GATHERING = "gathering"
+    CONNECTING = "connecting"
+    SENT = "sent"
+    STREAMING = "streaming"
+    ENDED = "ended"
+
+
+class GatewaySide(Protocol):
+    """The connection to the gateway, as an exchange sees it."""
+
+    transport: asyncio.Transport
+    writing_paused: bool
+
+    def answer(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+        """Write a whole answer of the door's own."""
+
+    def hold_request(self, hold: bool) -> None:
+        """Stop (True) or go on (False) reading request bytes."""
+
+    def exchange_over(self, *, cut: bool) -> None:
+        """The exchange has ended; ``cut`` closes the connection, so that the answer is seen to be incomplete."""
+
+    @property
+    def closing_after(self) -> bytes:
+        """The header line to add when this answer is the connection's last, or nothing."""
+
+
+class Exchange:
+    """One admitted request. It holds its slot from its creation until ``ENDED``, and every ending goes through ``_end``."""
+
+    __slots__ = (
+        "_chunked_answer",
+        "_chunked_request",
+        "_clock",
+        "_gate",
+        "_gateway",
+        "_head",
+        "_held",
+        "_held_bytes",
+        "_limits",
+        "_moved",
+        "_quiet_since",
+        "_replay",
+        "_request_complete",
+        "_saw",
+        "_size",
+        "_spawn",
+        "_state",
+        "_tail",
+        "_upload_blocked",
+        "_upstream",
+    )
+
+    def __init__(
+        self,
+        gate: Gate,
+        gateway: GatewaySide,
+        head: bytes,
+        *,
+        chunked: bool,
+        limits: DoorLimits,
+        clock: Callable[[], float],
+        spawn: Callable[[Exchange], None],
+    ) -> None:
+        """``head`` is the request head for the engine; ``spawn`` runs ``connect`` as a task that the door owns."""
+        self._gate = gate
+        self._gateway = gateway
+        self._limits = limits
+        self._clock = clock
+        self._spawn = spawn
+        self._state = ExchangeState.GATHERING
+        self._chunked_request = chunked
+        self._held = [head]
+        self._held_bytes = 0
+        self._size = 0
+        self._request_complete = False
+        self._replay = b""
+        self._saw = False
+        self._upload_blocked = False
+        self._upstream: WireConnection | None = None
+        self._head: ResponseHead | None = None
+        self._chunked_answer = False
+        self._tail = b""
+        self._moved = True
+        self._quiet_since = 0.0
+        gate.take(self)
+
+    # -- from the gateway ----------------------------------------------------------------------------------
+
+    def on_request_body(self, data: bytes, last: bool) -> None:
+        """Take body bytes of the request; ``last`` ends it."""
+        self._moved = True
+        self._request_complete = last
+        self._size += len(data)
+        if self._size > self._limits.body_bytes:
+            self._refuse_body()
+            return
+        if self._chunked_request:
+            data = (b"%x\r\n%b\r\n" % (len(data), data) if data else b"") + (b"0\r\n\r\n" if last else b"")
+        if self._state in (ExchangeState.GATHERING, ExchangeState.CONNECTING):
+            self._hold(data)
+        elif self._upstream is not None:
+            self._upstream.transport.write(data)
+
+    def on_gateway_gone(self) -> None:
+        """The gateway closed its connection: close the engine's at once, which makes the engine stop generating."""
+        self._end(served=False, cut=True)
+
+    def on_gateway_full(self, full: bool) -> None:
+        """The gateway takes the answer more slowly (True) or again (False)."""
+        if self._upstream is not None:
+            if full:
+                self._upstream.pause()
+            else:
+                self._moved = True
+                self._upstream.resume()
+
+    # -- to the engine -------------------------------------------------------------------------------------
+
+    def _hold(self, data: bytes) -> None:
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._state is ExchangeState.CONNECTING:
+            self._gateway.hold_request(self._held_bytes > GATHER_LIMIT)
+        elif self._request_complete and self._held_bytes <= GATHER_LIMIT:
+            self._send_on_kept_connection()
+        elif self._request_complete or self._held_bytes > GATHER_LIMIT:
+            self._connect()
+
+    def _send_on_kept_connection(self) -> None:
+        upstream = self._gate.pool.take()
+        if upstream is None:
+            self._connect()
+            return
+        self._replay = b"".join(self._held)
+        self._attach(upstream)
+
+    def _connect(self) -> None:
+        self._state = ExchangeState.CONNECTING
+        self._spawn(self)
+
+    async def connect(self) -> None:
+        """Open a connection to the engine and send what is held; the door runs this as a task."""
+        try:
+            upstream = await self._gate.pool.connect()
+        except OSError as error:
+            if self._state is ExchangeState.CONNECTING:
+                self._fail(EngineFault.CONNECT, f"the engine's socket does not accept: {error}")
+            return
+        if self._state is ExchangeState.CONNECTING:
+            self._attach(upstream)
+        else:
+            upstream.abort()
+
+    def _attach(self, upstream: WireConnection) -> None:
+        self._upstream = upstream
+        self._state = ExchangeState.SENT
+        self._saw = True
+        data = b"".join(self._held)
+        self._held.clear()
+        upstream.start(self, data)
+        if self._gateway.writing_paused:
+            upstream.pause()
+        if not self._request_complete:
+            self._gateway.hold_request(upstream.transport.get_write_buffer_size() > GATHER_LIMIT)
+
+    # -- ResponseSink: from the engine ---------------------------------------------------------------------
+
+    def on_head(self, head: ResponseHead) -> None:
+        self._head = head
+        self._moved = True
+
+    def on_body(self, data: bytes, last: bool) -> None:
+        self._moved = True
+        if self._state is not ExchangeState.STREAMING:
+            data = self._begin_answer(data)
+        elif self._chunked_answer and data:
+            self._tail = data
+            data = b"%x\r\n%b\r\n" % (len(data), data)
+        if last:
+            if self._chunked_answer:
+                data += b"0\r\n\r\n"
+            if data:
+                self._gateway.transport.write(data)
+            self._end(served=True)
+        else:
+            self._gateway.transport.write(data)
+
+    def on_lost(self, loss: Loss) -> None:
+        upstream = self._upstream
+        self._upstream = None
+        if self._replay and upstream is not None and upstream.reused and not upstream.heard:
+            # The engine closed the kept connection while this request was on its way: it was never begun there.
+            self._held = [self._replay]
+            self._replay = b""
+            self._connect()
+        elif loss is Loss.MALFORMED:
+            self._fail(EngineFault.MALFORMED, "the engine's answer is not HTTP")
+        else:
+            self._fail(EngineFault.DIED, "the engine closed the connection before its answer was complete")
+
+    def on_writable(self, writable: bool) -> None:
+        if not self._request_complete:
+            self._moved = True
+            self._upload_blocked = not writable
+            self._gateway.hold_request(not writable)
+
+    def _begin_answer(self, data: bytes) -> bytes:
+        """Return the answer's head with its first body bytes, framed for the gateway."""
+        head = self._head
+        assert head is not None  # a connection tells the head before any body
+        self._state = ExchangeState.STREAMING
+        self._replay = b""
+        self._tail = data
+        # A body that ends with the connection is sent on as chunks, so that its end is explicit from here on.
+        self._chunked_answer = head.chunked or head.ends_at_eof
+        framing = b""
+        if self._chunked_answer:
+            framing = b"transfer-encoding: chunked\r\n"
+            data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+        elif head.content_length is not None:
+            framing = b"content-length: %d\r\n" % head.content_length
+        lines = header_lines(head.headers)
+        return b"".join((status_line(head.status), lines, framing, self._gateway.closing_after, b"\r\n", data))
+
+    # -- endings -------------------------------------------------------------------------------------------
+
+    def abort(self, reason: str) -> None:
+        """End the request on the node's behalf with an explicit error."""
+        if self._state is not ExchangeState.ENDED:
+            self._fail(EngineFault.ABORTED, reason)
+
+    def check(self, now: float) -> None:
+        """Count quiet time from the first check without progress; the limit depends on who is awaited."""
+        if self._moved:
+            self._moved = False
+            self._quiet_since = now
+            return
+        quiet = now - self._quiet_since
+        limits = self._limits
+        awaits_upload = not self._request_complete and not self._upload_blocked
+        if awaits_upload or self._gateway.writing_paused:
+            if quiet > limits.gateway_s:
+                self._gateway.transport.abort()
+                self.on_gateway_gone()
+        elif self._state is ExchangeState.STREAMING:
+            if quiet > limits.between_bytes_s:
+                self._fail(EngineFault.TIMEOUT, f"the engine sent nothing for {limits.between_bytes_s:g} s")
+        elif quiet > limits.first_byte_s:
+            self._fail(EngineFault.TIMEOUT, f"the engine gave no first byte within {limits.first_byte_s:g} s")
+
+    def _refuse_body(self) -> None:
+        limit = self._limits.body_bytes
+        if self._state is not ExchangeState.STREAMING:
+            self._gateway.answer(413, [], b"request body is larger than the door's limit of %d bytes" % limit)
+        self._end(served=False, cut=True)
+
+    def _fail(self, fault: EngineFault, message: str) -> None:
+        cut = False
+        if self._state is not ExchangeState.STREAMING:
+            marks = [(ENGINE_ERROR, fault.encode()), (ENGINE_SAW, b"1" if self._saw else b"0")]
+            self._gateway.answer(502, marks, message.encode())
+        elif self._chunked_answer and self._head is not None and self._head.event_stream:
+            event = error_event(f"engine_{fault}", message, self._tail)
+            last = b"%x\r\n%b\r\n0\r\n%b: %b\r\n\r\n" % (len(event), event, ENGINE_ERROR, fault.encode())
+            self._gateway.transport.write(last)
+        else:
+            cut = True
+        self._end(served=False, engine_failed=fault is not EngineFault.ABORTED, cut=cut)
+
+    def _end(self, *, served: bool, engine_failed: bool = False, cut: bool = False) -> None:
+        if self._state is ExchangeState.ENDED:
+            return
+        self._state = ExchangeState.ENDED
+        upstream = self._upstream
+        self._upstream = None
+        self._held.clear()
+        self._replay = b""
+        if upstream is not None:
+            if served and self._request_complete:
+                self._gate.pool.give_back(upstream)
+            else:
+                upstream.abort()
+        self._gate.give_back(self, now=self._clock(), served=served, engine_failed=engine_failed)
+        self._gateway.exchange_over(cut=cut)

@@ -1,0 +1,185 @@
+"""Who may pass the door: one gate per instance, with its epoch, its slots and everything that is in flight.
+
+| gate | `fence` | `DoorSlots.open` with a higher epoch | `DoorSlots.remove` |
+|---|---|---|---|
+| OPEN | FENCED | a new gate, OPEN; the old one is FENCED and emptied | FENCED and emptied, forgotten |
+| FENCED | FENCED | a new gate, OPEN; the old one is emptied | emptied, forgotten |
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Protocol
+
+from standby.domain.errors import Conflict
+from standby.wire.headers import Refusal
+from standby.wire.pool import ConnectionPool
+
+
+class GateState(Enum):
+    """Whether new requests may pass."""
+
+    OPEN = "open"
+    FENCED = "fenced"
+
+
+class InFlight(Protocol):
+    """What a gate needs to know of a request that holds one of its slots."""
+
+    def abort(self, reason: str) -> None:
+        """End the request now, saying why to its caller."""
+
+    def check(self, now: float) -> None:
+        """End the request if it has been quiet for too long; ``now`` is the loop's clock."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorLoad:
+    """What passes through one gate: requests in flight now, the end of the last (loop clock, s), totals since it opened.
+
+    ``failures`` counts the engine's faults: refused connections, early ends, timeouts, malformed answers.
+    """
+
+    in_flight: int = 0
+    last_end: float | None = None
+    served: int = 0
+    failures: int = 0
+
+
+class Gate:
+    """One instance at one epoch. A slot is membership in ``_in_flight``, so it cannot be given back twice or forgotten."""
+
+    def __init__(self, instance: str, *, epoch: int, slots: int, socket: Path, on_change: Callable[[str], None]) -> None:
+        self.instance = instance
+        self.epoch = epoch
+        self.slots = slots
+        self.state = GateState.OPEN
+        self.pool = ConnectionPool(socket, reuse_chunked=False)
+        self._epoch_header = str(epoch).encode()
+        self._on_change = on_change
+        self._in_flight: set[InFlight] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._last_end: float | None = None
+        self._served = 0
+        self._failures = 0
+
+    def refusal(self, epoch: bytes) -> Refusal | None:
+        """Return why a request that names ``epoch`` may not pass now, or None."""
+        if epoch != self._epoch_header:
+            return Refusal.STALE_EPOCH
+        if self.state is GateState.FENCED:
+            return Refusal.DRAINING
+        if len(self._in_flight) >= self.slots:
+            return Refusal.FULL
+        return None
+
+    def take(self, request: InFlight) -> None:
+        """Give the request a slot; ``refusal`` has just said that there is one."""
+        self._in_flight.add(request)
+
+    def give_back(self, request: InFlight, *, now: float, served: bool, engine_failed: bool) -> None:
+        """Take the slot back, in whatever way the request ended; a second call for the same request does nothing."""
+        if request not in self._in_flight:
+            return
+        self._in_flight.remove(request)
+        self._last_end = now
+        self._served += served
+        self._failures += engine_failed
+        if not self._in_flight:
+            self._tell_waiters()
+        if not self._in_flight or engine_failed:
+            self._on_change(self.instance)
+
+    def fence(self) -> None:
+        """Let nothing new pass; idle connections to the engine are closed, those in use live until their answer ends."""
+        self.state = GateState.FENCED
+        self.pool.close()
+
+    def empty(self, reason: str) -> int:
+        """Abort everything in flight and return how many that were."""
+        requests = tuple(self._in_flight)
+        for request in requests:
+            request.abort(reason)
+        return len(requests)
+
+    async def drained(self, limit_s: float) -> bool:
+        """Wait until nothing is in flight; False when that took longer than ``limit_s``."""
+        if not self._in_flight:
+            return True
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            async with asyncio.timeout(limit_s):
+                await waiter
+        except TimeoutError:
+            return False
+        finally:
+            self._waiters.discard(waiter)
+        return True
+
+    @property
+    def busy(self) -> bool:
+        """True while something is in flight."""
+        return bool(self._in_flight)
+
+    @property
+    def load(self) -> DoorLoad:
+        """What passes through now."""
+        return DoorLoad(len(self._in_flight), self._last_end, self._served, self._failures)
+
+    def check(self, now: float) -> None:
+        """End the requests that have been quiet for too long."""
+        for request in tuple(self._in_flight):
+            request.check(now)
+
+    def _tell_waiters(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class DoorSlots:
+    """The gates of one door, by instance; also those replaced ones that still have something in flight."""
+
+    def __init__(self, on_change: Callable[[str], None]) -> None:
+        self._on_change = on_change
+        self._gates: dict[str, Gate] = {}
+        self._by_header: dict[bytes, Gate] = {}
+
+    def open(self, instance: str, *, epoch: int, slots: int, socket: Path) -> None:
+        """Open the gate of an instance. Raises Conflict unless the epoch is higher than the one it replaces."""
+        before = self._gates.get(instance)
+        if before is not None:
+            if epoch <= before.epoch:
+                raise Conflict(
+                    f"door of instance {instance} cannot open at epoch {epoch}: it has already been at {before.epoch}",
+                    remedy="open it with a higher epoch, or remove the instance first",
+                )
+            self.remove(instance, f"instance {instance} begins epoch {epoch}")
+        gate = Gate(instance, epoch=epoch, slots=slots, socket=socket, on_change=self._on_change)
+        self._gates[instance] = self._by_header[instance.encode()] = gate
+
+    def remove(self, instance: str, reason: str) -> None:
+        """Forget the instance; what is still in flight is aborted."""
+        gate = self._gates.pop(instance, None)
+        if gate is not None:
+            del self._by_header[instance.encode()]
+            gate.fence()
+            gate.empty(reason)
+
+    def find(self, instance: str) -> Gate | None:
+        """Return the gate of an instance, or None."""
+        return self._gates.get(instance)
+
+    def find_by_header(self, instance: bytes) -> Gate | None:
+        """Return the gate that a request's header names, or None."""
+        return self._by_header.get(instance)
+
+    @property
+    def gates(self) -> tuple[Gate, ...]:
+        """All gates."""
+        return tuple(self._gates.values())

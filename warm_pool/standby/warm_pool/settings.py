@@ -1,0 +1,45 @@
+"""Settings of the node agent."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import psutil
+from pydantic import Field, SecretStr, field_validator
+
+from standby.domain.names import NAME_PATTERN
+from standby.domain.settings import Settings
+from standby.telemetry.logs import LogFormat
+
+
+def _default_name() -> str:
+    cleaned = "".join(letter if letter.isalnum() else "-" for letter in socket.gethostname()).strip("-")
+    return cleaned[:63].strip("-") or "node"
+
+
+class NodeSettings(Settings):
+    """Read from ``STANDBY_…``; sizes in bytes, times in seconds."""
+
+    node_name: str = Field(default_factory=_default_name, pattern=NAME_PATTERN)
+    node_token: SecretStr = Field(description="secret shared with the gateways")
+    state_dir: Path = Field(description="artifact cache, engine sockets and logs; survives restarts")
+    door_host: str = Field(default="127.0.0.1", description="address that gateways can reach; plain HTTP, keep it private")
+    door_port: int = Field(default=0, ge=0, le=65535, description="0: any free port")
+    memory_bytes: int = Field(
+        default_factory=lambda: int(psutil.virtual_memory().total * 0.8),
+        ge=1,
+        description="host memory for engines",
+    )
+    cache_bytes: int = Field(default=100 * 1024**3, ge=1, description="cap of the artifact cache")
+    heartbeat_s: float = Field(default=2.0, gt=0)
+    stop_grace_s: float = Field(default=10.0, ge=0, description="from TERM to KILL of an engine's process group")
+    probe_limit_s: float = Field(default=30.0, gt=0)
+    log_level: str = "info"
+    log_format: LogFormat = "human"
+    metrics_port: int | None = Field(default=None, ge=0, le=65535, description="loopback port for /metrics; None: off")
+
+    @field_validator("state_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
