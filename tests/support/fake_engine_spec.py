@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
-from support.real_model import real_model_path
-
 from standby.domain.model import EngineKind
 from standby.runtime.engines.base import EngineAdapter, EngineHandle, EngineSpec
+from support.real_model import real_model_path
 
 FAKE_ENGINE_PROGRAM = Path(__file__).with_name("fake_engine.py")
 SERVED_NAME = "org/smol-135m"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -58,6 +59,72 @@ class NatsServer:
             shutil.rmtree(self._embedded.state_dir / "data")
         await asyncio.sleep(down_s)
         await self.start()
+
+    @asynccontextmanager
+    async def link(self) -> AsyncIterator[Link]:
+        """A way to this server that can be cut for one client alone."""
+        link = Link(int(self.url.rpartition(":")[2]))
+        await link.start()
+        try:
+            yield link
+        finally:
+            await link.stop()
+
+
+class Link:
+    """A TCP relay on a free loopback port; connect with ``server.settings(nats_url=link.url)``."""
+
+    def __init__(self, target_port: int) -> None:
+        self._target_port = target_port
+        self._whole = True
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    @property
+    def url(self) -> str:
+        """Where the client connects."""
+        assert self._server is not None
+        return f"nats://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def start(self) -> None:
+        """Begin to relay."""
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+
+    async def stop(self) -> None:
+        """End the relay and its connections."""
+        self.cut()
+        assert self._server is not None
+        self._server.close()
+        await self._server.wait_closed()
+
+    def cut(self) -> None:
+        """Drop every connection, and every new one until ``mend``."""
+        self._whole = False
+        for writer in self._writers:
+            writer.close()
+
+    def mend(self) -> None:
+        """Let connections through again."""
+        self._whole = True
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if not self._whole:
+            writer.close()
+            return
+        onward_reader, onward_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+        self._writers |= {writer, onward_writer}
+        try:
+            await asyncio.gather(self._copy(reader, onward_writer), self._copy(onward_reader, writer))
+        finally:
+            self._writers -= {writer, onward_writer}
+
+    @staticmethod
+    async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        writer.close()
 
 
 async def eventually(condition: Callable[[], bool], *, within_s: float = 10.0, why: str = "condition") -> None:

@@ -37,7 +37,10 @@ class Assign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retarget:
-    """Move an existing assignment to another rung, if it is still at ``revision``."""
+    """Move an existing assignment to another rung, if it is still at ``revision``.
+
+    ``generation`` is the endpoint's that asks for a climb; None leaves it as it is.
+    """
 
     key: str
     revision: int
@@ -46,6 +49,7 @@ class Retarget:
     before: Rung
     rung: Rung
     slots: int
+    generation: int | None = None
     demand_at: float | None = None
     reason: str
     inputs: Inputs = field(default_factory=dict)

@@ -54,7 +54,7 @@ class _Draft:
         if rung is Rung.COLD:
             self.unassign(placed, reason)
             return
-        demand_at = self.endpoint.demand.oldest_arrival_at if rung is Rung.READY else None
+        climbs = rung is Rung.READY
         self.actions.append(
             Retarget(
                 key=placed.key,
@@ -64,7 +64,8 @@ class _Draft:
                 before=placed.assignment.rung,
                 rung=rung,
                 slots=placed.assignment.slots if slots is None else slots,
-                demand_at=demand_at,
+                generation=self.endpoint.record.generation if climbs else None,
+                demand_at=self.endpoint.demand.oldest_arrival_at if climbs else None,
                 reason=reason,
                 inputs=inputs or {},
             )

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from standby.bus import Entry
+from standby.bus.tables import Entry
 from standby.domain.access import Lease
 from standby.domain.errors import BusUnavailable, LeaseLost, RevisionConflict
 
@@ -43,7 +43,7 @@ class _Sighting:
 
 
 class Leadership:
-    """One candidate.
+    """One candidate; ``epoch_floor`` returns the highest epoch that is known to have been used.
 
     The holder renews every ``ttl / 3`` and may write for ``ttl`` seconds after the *sending* of its last successful renewal;
     a candidate takes over when it has seen no change for ``ttl`` seconds. What the candidate saw was sent before, so
@@ -57,6 +57,7 @@ class Leadership:
         holder: str,
         *,
         ttl: float = 5.0,
+        epoch_floor: Callable[[], int] = int,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -64,6 +65,7 @@ class Leadership:
         self.ttl = ttl
         self.epoch = 0
         self._table = table
+        self._epoch_floor = epoch_floor
         self._clock = clock
         self._sleep = sleep
         self._sighting: _Sighting | None = None
@@ -106,7 +108,9 @@ class Leadership:
             wait = self._still_held(entry.value, asked_at)
             if wait > 0:
                 return wait
-        lease = Lease(holder=self.holder, epoch=1 if entry is None else entry.value.epoch + 1)
+        # after a lost store the lease is gone too, and an epoch below one already used would fence its own holder
+        known = max(self.epoch, self._epoch_floor(), 0 if entry is None else entry.value.epoch)
+        lease = Lease(holder=self.holder, epoch=known + 1)
         sent_at = self._clock()
         try:
             if entry is None:
@@ -150,6 +154,7 @@ class Leadership:
         self._sighting = None
 
     async def _renew(self) -> None:
+        first_sent_at = self._clock()
         while True:
             self.check()
             assert self._lease is not None
@@ -159,7 +164,7 @@ class Leadership:
                 self._hold(lease, await self._table.update(LEASE_KEY, lease, self._revision), sent_at)
                 return
             except RevisionConflict:
-                if await self._was_ours(sent_at):
+                if await self._was_ours(first_sent_at):
                     return
             except BusUnavailable as error:
                 log.warning("controller %s could not renew its lease: %s", self.holder, error)
@@ -172,7 +177,7 @@ class Leadership:
         except BusUnavailable:
             return False
         if entry is not None and (entry.value.holder, entry.value.epoch) == (self.holder, self.epoch):
-            self._hold(entry.value, entry.revision, sent_at - self.ttl / 3)
+            self._hold(entry.value, entry.revision, sent_at)
             return True
         self._lease = None
         taker = "nobody" if entry is None else f"{entry.value.holder} with epoch {entry.value.epoch}"

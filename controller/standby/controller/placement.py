@@ -68,10 +68,10 @@ class _Candidate:
         )
 
 
-def memory_need(variant: Variant, model: Model) -> int:
-    """Return the bytes of host memory to reserve for one instance."""
-    if variant.memory_mb is not None:
-        return variant.memory_mb * _MIB
+def memory_need(memory_mb: int | None, model: Model) -> int:
+    """Return the bytes of host memory to reserve for one instance: as configured, else estimated from the model's size."""
+    if memory_mb is not None:
+        return memory_mb * _MIB
     return math.ceil(model.manifest.total_bytes * MEMORY_PER_BYTE)
 
 
@@ -97,7 +97,7 @@ def choose(
     assignments that the node's ledger does not know yet. A resting instance is woken even where the ledger looks
     full, because its node may make room; a new one must fit.
     """
-    need = memory_need(variant, model)
+    need = memory_need(variant.memory_mb, model)
     placed = tuple(siblings)
     living = {n.record.name: n for n in nodes if n.alive(now)}
     able = {name: n for name, n in living.items() if model.engine in n.record.engines}

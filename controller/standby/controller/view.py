@@ -59,20 +59,20 @@ class EndpointDemand:
 
     def peak_since(self, since: float) -> int:
         """Return the highest concurrency at or after ``since``."""
-        highest = self.concurrency
+        highest, following = self.concurrency, math.inf
         for bucket in reversed(self.history):
             if bucket.start + self.bucket_s <= since:
-                return max(highest, bucket.last)
-            highest = max(highest, bucket.high)
+                return max(highest, bucket.last) if following > since else highest
+            highest, following = max(highest, bucket.high), bucket.start
         return highest
 
     def trough_since(self, since: float) -> int:
         """Return the lowest concurrency at or after ``since``."""
-        lowest = self.concurrency
+        lowest, following = self.concurrency, math.inf
         for bucket in reversed(self.history):
             if bucket.start + self.bucket_s <= since:
-                return min(lowest, bucket.last)
-            lowest = min(lowest, bucket.low)
+                return min(lowest, bucket.last) if following > since else lowest
+            lowest, following = min(lowest, bucket.low), bucket.start
         return lowest
 
     def lasting_since(self, holds: Callable[[int], bool], now: float) -> float | None:

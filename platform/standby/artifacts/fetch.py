@@ -80,6 +80,7 @@ class _Download:
     progress: Progress
     chunk_bytes: int
     done_bytes: int = 0
+    begun: bool = False
     # One event per chunk, so that the hash can follow the download in file order while later chunks still arrive.
     arrived: dict[tuple[str, int], asyncio.Event] = field(default_factory=dict)
 
@@ -122,6 +123,7 @@ class _Download:
                 content = await self.source.read(chunk.ref, chunk.start, chunk.length)
                 return await loop.run_in_executor(pool, partial(_write, self.into, chunk, content))
             except SourceInterrupted as error:
+                self.begun = self.begun or error.begun
                 if attempt == _ATTEMPTS - 1:
                     raise self._given_up(error) from None
                 await asyncio.sleep(_BACKOFF[attempt])
@@ -147,7 +149,7 @@ class _Download:
         return digests
 
     def _given_up(self, error: SourceInterrupted) -> ArtifactError:
-        if self.done_bytes == 0:
+        if self.done_bytes == 0 and not self.begun:
             return error
         return IncompleteDownload(
             f"incomplete download, {self.done_bytes} of {self.manifest.total_bytes} bytes: {error.message}",

@@ -25,7 +25,7 @@ async def inspect(uri: str, options: SourceOptions, *, environment: Mapping[str,
     Raises InvalidInput, SourceUnreachable, EmptySource and UnsupportedArtifact; each names the place.
     """
     source = open_source(uri, options, environment=environment)
-    refs = await source.list()
+    refs = await _without_markers(source, await source.list())
     _require_content(refs, source.where)
     layout = choose_layout(refs, source.where)
     layout = await _pinned(source, layout)
@@ -43,18 +43,28 @@ def _require_content(refs: Sequence[ObjectRef], where: str) -> None:
         raise EmptySource(f"{where}: {len(refs)} objects, every one of 0 bytes", remedy="upload the model again")
 
 
+async def _without_markers(source: Source, refs: Sequence[ObjectRef]) -> list[ObjectRef]:
+    """Drop the zero-byte objects by which consoles show folders: listed without their slash, they look like files."""
+    empty = await _pin_all(source, [ref for ref in refs if ref.size == 0])
+    return [ref for ref in refs if ref.size or ref.path in empty]
+
+
 async def _pinned(source: Source, layout: Layout) -> Layout:
     """Ask the store for each object by itself: proves that it can be read, and gives its version."""
+    found = await _pin_all(source, layout.objects)
+    objects = tuple(found[ref.path] for ref in layout.objects)
+    return Layout(layout.format, objects, found[layout.index.path] if layout.index is not None else None)
+
+
+async def _pin_all(source: Source, refs: Sequence[ObjectRef]) -> Mapping[str, ObjectRef]:
     gate = asyncio.Semaphore(_PARALLEL_HEADS)
 
     async def pin(ref: ObjectRef) -> ObjectRef | None:
         async with gate:
             return await source.pin(ref)
 
-    pinned = await asyncio.gather(*(pin(ref) for ref in layout.objects))
-    objects = tuple(ref for ref in pinned if ref is not None)
-    index = next((ref for ref in objects if layout.index is not None and ref.path == layout.index.path), None)
-    return Layout(layout.format, objects, index)
+    found = await asyncio.gather(*(pin(ref) for ref in refs))
+    return {ref.path: ref for ref in found if ref is not None}
 
 
 async def _gguf_facts(source: Source, ref: ObjectRef) -> ModelFacts:

@@ -82,7 +82,7 @@ def _safetensors(refs: Sequence[ObjectRef], tensors: Sequence[ObjectRef], where:
             f"{where}: safetensors ({names(tensors)}) without config.json",
             remedy="register the model's whole folder with config.json beside the weights",
         )
-    companions = [ref for ref in refs if "/" not in ref.path and ref.path.endswith(_COMPANIONS) and ref.size]
+    companions = [ref for ref in refs if "/" not in ref.path and ref.path.endswith(_COMPANIONS)]
     index = _index_of(by_path)
     if index is not None:
         return Layout(ModelFormat.SAFETENSORS, (*companions, *tensors), index)

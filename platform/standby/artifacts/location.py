@@ -17,7 +17,9 @@ _REMEDY: Final = "write s3://bucket/prefix/, s3://bucket/model.gguf or file:///a
 
 
 class SourceInterrupted(SourceUnreachable):
-    """A store did not answer or broke off in the middle; another attempt may succeed."""
+    """A store did not answer, or broke off when it had ``begun``; another attempt may succeed."""
+
+    begun = False
 
 
 @dataclass(frozen=True)

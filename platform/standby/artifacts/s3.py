@@ -13,7 +13,7 @@ from obstore.exceptions import BaseError, InvalidPathError, PermissionDeniedErro
 from obstore.store import S3Store
 
 from standby.artifacts.location import S3Location, SourceInterrupted, checked_path
-from standby.domain.errors import ArtifactChanged, ArtifactError, SourceUnreachable, UnsupportedArtifact
+from standby.domain.errors import ArtifactChanged, ArtifactError, InvalidInput, SourceUnreachable, UnsupportedArtifact
 from standby.domain.model import ObjectRef, SourceOptions
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_REGION: Final = "us-east-1"
 MAX_OBJECTS: Final = 10_000
 _PERMANENT: Final = frozenset({400, 401, 403, 404, 405})
+_ENDPOINT: Final = re.compile(r"https?://[A-Za-z0-9.\-_\[\]:]+(/\S*)?")
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>(\w{1,60})</Code>")
 # In the order in which they tell more: a refused connection is also an "error sending request".
@@ -55,10 +56,14 @@ def endpoint_of(options: SourceOptions, environment: Mapping[str, str]) -> str |
 def open_store(bucket: str, options: SourceOptions, *, environment: Mapping[str, str] | None = None) -> S3Store:
     """Return an obstore client of ``bucket`` with bounded timeouts and retries; nothing is sent yet.
 
-    Raises SourceUnreachable when the address is illegal or no credentials are to be had.
+    Raises InvalidInput when the address is illegal, SourceUnreachable when no credentials are to be had.
     """
     env = os.environ if environment is None else environment
     endpoint = endpoint_of(options, env)
+    if endpoint is not None and not _ENDPOINT.fullmatch(endpoint):
+        raise InvalidInput(
+            f"endpoint URL {endpoint[:200]!r} is not an http or https address", remedy="write e.g. http://127.0.0.1:9000"
+        )
     _require_credentials(bucket, options, endpoint, env)
     client: ClientConfig = {
         "allow_http": endpoint is not None and endpoint.startswith("http://"),
@@ -73,7 +78,8 @@ def open_store(bucket: str, options: SourceOptions, *, environment: Mapping[str,
         "retry_timeout": timedelta(seconds=20),
         "backoff": {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=1), "base": 2},
     }
-    config: S3Config = {"endpoint": endpoint} if endpoint else {}
+    # Both names: obstore would prefer AWS_ENDPOINT_URL_S3 of the environment to the address that was asked for.
+    config: S3Config = {"endpoint": endpoint, "aws_endpoint_url_s3": endpoint} if endpoint else {}
     try:
         return S3Store(
             bucket,
@@ -132,21 +138,25 @@ class S3Source:
 
     async def read(self, ref: ObjectRef, start: int, length: int) -> Bytes:
         """Return the bytes; every single request carries the ETag, so that no mixture of two objects can come out."""
+        begun = False
         try:
             answer = await obstore.get_async(self._store, ref.key, options=_range_of(ref, start, length))
+            begun = True
             _check_same(ref, answer.meta)
             return _whole(ref, start, length, await answer.bytes_async())
         except (BaseError, OSError, ValueError) as error:
-            raise self._translated(error, ref.key, pinned=True) from None
+            raise self._translated(error, ref.key, pinned=True, begun=begun) from None
 
     def read_blocking(self, ref: ObjectRef, start: int, length: int) -> Bytes:
         """Do ``read`` without an event loop."""
+        begun = False
         try:
             answer = obstore.get(self._store, ref.key, options=_range_of(ref, start, length))
+            begun = True
             _check_same(ref, answer.meta)
             return _whole(ref, start, length, answer.bytes())
         except (BaseError, OSError, ValueError) as error:
-            raise self._translated(error, ref.key, pinned=True) from None
+            raise self._translated(error, ref.key, pinned=True, begun=begun) from None
 
     async def _head(self, key: str) -> ObjectMeta | None:
         try:
@@ -156,7 +166,7 @@ class S3Source:
         except (BaseError, OSError, ValueError) as error:
             raise self._translated(error, key) from None
 
-    def _translated(self, error: Exception, key: str, *, pinned: bool = False) -> ArtifactError:
+    def _translated(self, error: Exception, key: str, *, pinned: bool = False, begun: bool = False) -> ArtifactError:
         """Return our own error for one of obstore; its text, many lines with request internals, goes no further."""
         place = f"bucket {self._location.bucket!r}, key {key!r}, at {self._endpoint}"
         text = str(error)
@@ -173,7 +183,11 @@ class S3Source:
         answer = " ".join([f"HTTP {status}", *([code.group(1)] if code else [])]) if status else _cause(text)
         if status in _PERMANENT:
             return SourceUnreachable(f"{place}: {answer}", remedy=_remedy(status, code.group(1) if code else ""))
-        return SourceInterrupted(f"{place}: {answer}", remedy="check the endpoint URL and that the store runs; then retry")
+        interrupted = SourceInterrupted(
+            f"{place}: {answer}", remedy="check the endpoint URL and that the store runs; then retry"
+        )
+        interrupted.begun = begun
+        return interrupted
 
 
 def changed(key: str, what: str) -> ArtifactChanged:

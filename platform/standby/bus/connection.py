@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 MAX_OUTSTANDING_PINGS: Final = 2
 JITTER: Final = 0.3
 CLOSE_LIMIT_S: Final = 3.0
+# A cluster elects a stream's leader within 4 to 9 s.
+RESYNC_LIMIT_S: Final = 15.0
 PENDING_MESSAGES: Final = 65_536
 REFUSED_WORDS: Final = ("authorization violation", "authentication")
 
@@ -72,6 +74,7 @@ class Bus:
                 await asyncio.wait_for(self._client.drain(), CLOSE_LIMIT_S)
         with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
             await asyncio.wait_for(self._client.close(), CLOSE_LIMIT_S)
+        self._close_failed_attempt()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
@@ -104,7 +107,10 @@ class Bus:
         return self.counters.frozen(connected=self.connected)
 
     def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
-        """Await ``callback`` after each reconnect; all in turn, a failing one is logged and counted."""
+        """Await ``callback`` after each reconnect; all in turn.
+
+        One that raises BusUnavailable is repeated until the streams answer; one that fails otherwise is logged and counted.
+        """
         self._callbacks.append(callback)
 
     def off_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
@@ -209,6 +215,7 @@ class Bus:
         await asyncio.gather(attempt, return_exceptions=True)
         self._closing = True
         await self._client.close()
+        self._close_failed_attempt()
         reason = self._refused.result() if self._refused.done() else self.counters.last_error or "no answer"
         raise BusUnavailable(
             f"cannot connect to NATS at {self.where} within {self.settings.nats_connect_timeout:g} s: {reason}",
@@ -239,12 +246,19 @@ class Bus:
     async def _on_error(self, error: Exception) -> None:
         self.counters.errors += 1
         self.counters.last_error = str(error) or type(error).__name__
+        if not self._client.is_connected:
+            self._close_failed_attempt()
         if isinstance(error, nats.errors.SlowConsumerError):
             self._on_slow_consumer(error)
         elif any(word in self.counters.last_error.lower() for word in REFUSED_WORDS) and not self._refused.done():
             self._refused.set_result(self.counters.last_error)
         else:
             log.debug("nats: %s", self.counters.last_error)
+
+    def _close_failed_attempt(self) -> None:
+        # The library forgets the socket of each attempt that fails after the TCP connect, and leaks it.
+        if (transport := self._client._transport) is not None and transport:  # noqa: SLF001 (no public way)
+            transport.close()  # type: ignore[no-untyped-call]
 
     def _on_slow_consumer(self, error: nats.errors.SlowConsumerError) -> None:
         self.counters.slow_consumer_drops += 1
@@ -292,11 +306,27 @@ class Bus:
             await self._came_back.wait()
             self._came_back.clear()
             for callback in tuple(self._callbacks):
-                try:
-                    await callback()
-                except Exception:  # one component's failure must not keep the others from resynchronising
+                await self._resynchronise(callback)
+
+    async def _resynchronise(self, callback: Callable[[], Awaitable[None]]) -> None:
+        """Await ``callback``; repeated while the server is there and its streams are not yet, for RESYNC_LIMIT_S seconds."""
+        deadline = time.monotonic() + RESYNC_LIMIT_S
+        while True:
+            try:
+                await callback()
+                return
+            except BusUnavailable as error:
+                if not self.connected or self._came_back.is_set():
+                    return  # lost again: the next reconnect calls it
+                if time.monotonic() > deadline:
                     self.counters.callback_failures += 1
-                    log.exception("a reconnect callback failed")
+                    log.error("a reconnect callback found no streams for %g s: %s", RESYNC_LIMIT_S, error)
+                    return
+                await asyncio.sleep(self.settings.nats_reconnect_wait)
+            except Exception:  # one component's failure must not keep the others from resynchronising
+                self.counters.callback_failures += 1
+                log.exception("a reconnect callback failed")
+                return
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from standby.bus import subjects
 from standby.bus.connection import Bus
-from standby.bus.streams import ensure_stream
+from standby.bus.streams import SEQUENCE_HEADER, ensure_stream
 from standby.bus.subscription import Message, Subscription
 from standby.domain.errors import BusUnavailable
 from standby.domain.events import EVENT_ADAPTER, AnyEvent
@@ -28,6 +28,8 @@ from standby.domain.events import EVENT_ADAPTER, AnyEvent
 log = logging.getLogger(__name__)
 
 EventHandler: TypeAlias = Callable[[AnyEvent], None]
+# An event with its position in the stream.
+Numbered: TypeAlias = tuple[int, AnyEvent]
 
 MAX_AGE_S: Final = 24 * 3600.0
 MAX_BYTES: Final = 256 * 1024 * 1024
@@ -89,27 +91,29 @@ class EventLog:
         self, handler: EventHandler, *, replay_last: int = 0, tenant: str = "", endpoint: str = ""
     ) -> Subscription:
         """Call ``handler`` for the last ``replay_last`` events and then for each new one, none twice. Raises BusUnavailable."""
-        arrived: list[AnyEvent] = []
+        arrived: dict[int, AnyEvent] = {}
+        told: set[str] = set()
         live = False
 
         def receive(message: Message) -> None:
             event = self._decode(message.data)
             if event is None:
                 return
-            if live:
+            if not live:
+                arrived[int(message.headers[SEQUENCE_HEADER])] = event
+            elif event.id not in told:
                 handler(event)
-            else:
-                arrived.append(event)
 
-        subscription = await self._bus.subscribe_messages(subjects.event_filter(tenant, endpoint), receive)
+        subscription = await self._bus.subscribe_messages(subjects.happened_filter(tenant, endpoint), receive)
         try:
-            past = await self.recent(replay_last, tenant, endpoint) if replay_last > 0 else []
+            past = await self._look_back(replay_last, tenant, endpoint) if replay_last > 0 else []
         except BusUnavailable:
             await subscription.unsubscribe()
             raise
-        told = {event.id for event in past}
+        # The look back may already hold events whose live message is still under way, hence the ids.
+        told |= {event.id for _, event in past}
         live = True
-        for event in [*past, *(event for event in arrived if event.id not in told)]:
+        for _, event in sorted({**arrived, **dict(past)}.items()):
             self._bus.guard(partial(handler, event), "event follower")
         return subscription
 
@@ -117,6 +121,11 @@ class EventLog:
         """Return the newest ``limit`` events, oldest first, of one tenant or endpoint if named. Raises BusUnavailable."""
         if limit <= 0:
             return []
+        return [event for _, event in await self._look_back(limit, tenant, endpoint)]
+
+    # ---- inside ----------------------------------------------------------------------------------------
+
+    async def _look_back(self, limit: int, tenant: str, endpoint: str) -> list[Numbered]:
         async with self._bus.asking("look back at events"):
             info = await self._bus.jetstream.stream_info(subjects.EVENTS_STREAM)
             first, last, window = info.state.first_seq, info.state.last_seq, max(limit, FIRST_WINDOW)
@@ -126,8 +135,6 @@ class EventLog:
                 if len(found) >= limit or start <= max(first, 1):
                     return found
                 window *= WINDOW_GROWTH
-
-    # ---- inside ----------------------------------------------------------------------------------------
 
     async def _send_all(self) -> None:
         while True:
@@ -158,12 +165,13 @@ class EventLog:
                 discard=api.DiscardPolicy.OLD,
                 storage=api.StorageType.FILE,
                 num_replicas=self._bus.settings.nats_replicas,
+                republish=api.RePublish(src=subjects.ALL_EVENTS, dest=f"{subjects.HAPPENED}.>"),
             ),
         )
         if made:
             log.info("made stream %s", subjects.EVENTS_STREAM)
 
-    async def _read_from(self, start: int, subject: str, limit: int) -> list[AnyEvent]:
+    async def _read_from(self, start: int, subject: str, limit: int) -> list[Numbered]:
         """Read every matching event from stream position ``start`` on, and keep the newest ``limit``."""
         jetstream = self._bus.jetstream
         consumer = await jetstream.add_consumer(
@@ -177,13 +185,15 @@ class EventLog:
             num_replicas=1,
         )
         reader = await jetstream.pull_subscribe_bind(consumer.name, subjects.EVENTS_STREAM)
-        kept: deque[AnyEvent] = deque(maxlen=limit)
+        kept: deque[Numbered] = deque(maxlen=limit)
         try:
             pending = consumer.num_pending or 0
             while pending > 0:
                 messages = await reader.fetch(min(pending, BATCH), timeout=self._bus.settings.nats_request_timeout)
                 pending -= len(messages)
-                kept.extend(event for message in messages if (event := self._decode(message.data)) is not None)
+                for message in messages:
+                    if (event := self._decode(message.data)) is not None:
+                        kept.append((message.metadata.sequence.stream, event))
         finally:
             # Otherwise every look back would leave a consumer behind for READER_LIFE_S.
             with contextlib.suppress(nats.errors.Error):

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final, Generic, TypeAlias
 
 from standby.bus import subjects
+from standby.bus.streams import SEQUENCE_HEADER
 from standby.bus.subscription import Message, Subscription
 from standby.bus.tables import OPERATION_HEADER, REMOVALS, Entry, R, Snapshot, Stored, Table, wildcard
 from standby.domain.errors import BusUnavailable
@@ -25,7 +26,6 @@ log = logging.getLogger(__name__)
 
 OnChange: TypeAlias = Callable[[str, Entry[R] | None, Entry[R] | None], None]
 
-REVISION_HEADER: Final = "Nats-Sequence"
 FIRST_RETRY_S: Final = 0.1
 LAST_RETRY_S: Final = 5.0
 JITTER: Final = 0.2
@@ -123,7 +123,7 @@ class Mirror(Generic[R]):
         key = message.subject.removeprefix(subjects.changed_subject(self._table.bucket, ""))
         if not key.startswith(self._prefix):
             return
-        revision = int(message.headers[REVISION_HEADER])
+        revision = int(message.headers[SEQUENCE_HEADER])
         if revision <= self._delivered:
             # The server repeats in order: going back means that the bucket was made anew, and only a listing can tell.
             self._wake.set()

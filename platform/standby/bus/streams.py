@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import nats.js.errors
 from nats.js import api
 
 from standby.bus.connection import Bus
+
+# The position that a stored message got, on every message that a stream repeats.
+SEQUENCE_HEADER: Final = "Nats-Sequence"
 
 
 async def ensure_stream(bus: Bus, wanted: api.StreamConfig) -> bool:

@@ -10,6 +10,7 @@ from standby.domain.events import Event
 DEMAND: Final = "demand"
 BEAT: Final = "beat"
 EVENTS: Final = "events"
+HAPPENED: Final = "happened"
 CHANGED: Final = "changed"
 WORK: Final = "work"
 INVOCATIONS: Final = "invocations"
@@ -56,6 +57,11 @@ def event_subject(event: Event) -> str:
 def event_filter(tenant: str = "", endpoint: str = "") -> str:
     """The subjects of one tenant's, one endpoint's, or all events."""
     return f"{EVENTS}.{tenant or '*'}.{endpoint or '*'}.*"
+
+
+def happened_filter(tenant: str = "", endpoint: str = "") -> str:
+    """Where the server repeats the *stored* events of one tenant, one endpoint, or all, with their positions."""
+    return HAPPENED + event_filter(tenant, endpoint).removeprefix(EVENTS)
 
 
 def bucket_stream(bucket: str) -> str:

@@ -178,11 +178,8 @@ class Table(Generic[R]):
         try:
             return Entry(stored.key, self.record.model_validate_json(stored.payload), stored.revision)
         except ValidationError as error:
-            self.bus.counters.undecodable_values += 1
-            if stored.key not in self._reported:
-                self._reported.add(stored.key)
-                faults = "; ".join(f"{'.'.join(map(str, part['loc']))}: {part['msg']}" for part in error.errors()[:3])
-                log.error("record %s/%s cannot be read and is skipped: %s", self.bucket, stored.key, faults)
+            faults = "; ".join(f"{'.'.join(map(str, part['loc']))}: {part['msg']}" for part in error.errors()[:3])
+            self._report(stored.key, faults)
             return None
 
     async def ensure(self) -> bool:
@@ -225,6 +222,11 @@ class Table(Generic[R]):
         gate = asyncio.Semaphore(READS_AT_ONCE)
 
         async def read_one(name: str) -> None:
+            if not KEY_PATTERN.fullmatch(name):
+                # Somebody else's client wrote it; we could not have, and cannot ask for it.
+                self._report(name, "its key is not legal")
+                unreadable.add(name)
+                return
             async with gate:
                 stored = await self.read(name)
             if stored is None or stored.payload is None:
@@ -243,6 +245,12 @@ class Table(Generic[R]):
             # One cause, many reads: the first says it all.
             raise failures.exceptions[0] from None
         return {name: entries[name] for name in names if name in entries}, unreadable
+
+    def _report(self, key: str, fault: str) -> None:
+        self.bus.counters.undecodable_values += 1
+        if key not in self._reported:
+            self._reported.add(key)
+            log.error("record %s/%s cannot be read and is skipped: %s", self.bucket, key, fault)
 
     def _note_life(self, created: datetime | None) -> None:
         if self._created is not None and created != self._created:

@@ -92,4 +92,8 @@ def standby(
 
 def main() -> None:
     """Run the command line."""
-    app()
+    app(prog_name="standby")
+
+
+if __name__ == "__main__":
+    main()

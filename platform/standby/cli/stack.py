@@ -111,7 +111,7 @@ def _environment(options: StackOptions, secrets: Secrets, nats: EmbeddedNats | N
     if nats is not None:
         environment["STANDBY_NATS_URL"] = nats.url
         environment["STANDBY_NATS_USER"] = nats.user
-        environment["STANDBY_NATS_PASSWORD"] = nats.password
+        environment["STANDBY_NATS_PASSWORD"] = nats.password.get_secret_value()
     elif options.nats_url is not None:
         environment["STANDBY_NATS_URL"] = options.nats_url
     return environment

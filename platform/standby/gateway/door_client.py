@@ -19,7 +19,7 @@ COPY_LIMIT: Final = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RelayRequest:
-    """One attempt at one instance. ``door`` is (host, port); ``path`` includes the query string; header names are lower case."""
+    """One attempt at one instance: ``door`` is (host, port), ``path`` includes the query, header names are lower case."""
 
     door: tuple[str, int]
     instance: str

@@ -99,10 +99,11 @@ async def _parts(
         time.time,
         bus.disconnected_for,
     )
+    events = await EventLog.open(bus)
     api = ApiContext(
         bus=bus,
         tables=tables,
-        events=EventLog(bus),
+        events=events,
         copies=Copies(
             keys=directory.key_mirror,
             models=directory.models,
@@ -124,6 +125,7 @@ async def _parts(
         await asyncio.gather(*tasks, return_exceptions=True)
         await directory.stop()
         await doors.close()
+        await events.close()
 
 
 class GatewayServer(uvicorn.Server):

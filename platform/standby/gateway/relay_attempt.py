@@ -38,6 +38,7 @@ class Attempt:
         "_ending",
         "_extra_headers",
         "_first_byte_at",
+        "_gone",
         "_head",
         "_on_first_byte",
         "_pending",
@@ -73,6 +74,7 @@ class Attempt:
         self._first_byte_at: float | None = None
         self._tail = b""
         self._retried = False
+        self._gone = False
         self._pending: deque[Message] = deque()
         self._sending: Inline | None = None
 
@@ -88,7 +90,10 @@ class Attempt:
                 self._start(connection)
         while (outcome := await self._turn) is None:
             self._turn = asyncio.get_running_loop().create_future()
-            await self._connect()
+            if self._gone:
+                self.client_gone()
+            else:
+                await self._connect()
         return outcome
 
     def close(self) -> None:
@@ -102,6 +107,7 @@ class Attempt:
 
     def client_gone(self) -> None:
         """End the attempt because its client has closed the connection."""
+        self._gone = True
         if not self._turn.done():
             self._pending.clear()
             self.close()
@@ -216,6 +222,8 @@ class Attempt:
     def _emit(self, message: Message) -> None:
         if self._sending is not None:
             self._pending.append(message)
+            return
+        if self._turn.done():
             return
         try:
             finished, _, self._sending = Inline.run(self._send(message), self._sent)

@@ -16,7 +16,7 @@ _MASK: Final = "****"
 _SECRETS: Final = (
     re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{6,}"),
     re.compile(
-        r"(?i)([\w-]*(?:api[_-]?key|access[_-]?key|secret|token|passw(?:or)?d)[\w-]*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]{4,}"
+        r"(?i)([\w-]*(?:api[_-]?key|access[_-]?key|secret|token(?!s)|passw(?:or)?d)[\w-]*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]{4,}"
     ),
     re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)"),
     re.compile(r"()\b(?:sk|sb|pk)-[\w-]{12,}"),

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+
 from standby.bus.connection import Bus
 from support.nats_server import NatsServer, nats_server
 

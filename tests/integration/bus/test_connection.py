@@ -9,6 +9,7 @@ import socket
 
 import pytest
 from pydantic import SecretStr
+
 from standby.bus.connection import Bus
 from standby.bus.settings import BusSettings
 from standby.domain.errors import BusUnavailable, PayloadTooLarge
@@ -76,12 +77,18 @@ async def test_comes_back_after_a_restart_with_every_subscription_and_callback(s
             calls.append("failing")
             raise RuntimeError("deliberate")
 
+        async def early() -> None:
+            """Finds no streams at first, as just after a start."""
+            calls.append("early")
+            if calls.count("early") == 1:
+                raise BusUnavailable("deliberate")
+
         async def following() -> None:
             calls.append("following")
 
         await bus.subscribe("demand.>", lambda _, payload: heard.append(payload))
-        bus.on_reconnect(failing)
-        bus.on_reconnect(following)
+        for callback in (failing, early, following):
+            bus.on_reconnect(callback)
         await server.stop(kill=kill)
         await eventually(lambda: not bus.connected, why="loss noticed")
         with pytest.raises(BusUnavailable, match="not connected"):
@@ -89,7 +96,7 @@ async def test_comes_back_after_a_restart_with_every_subscription_and_callback(s
         await asyncio.sleep(0.5)
         assert bus.disconnected_for() >= 0.4
         await server.start()
-        await eventually(lambda: calls == ["failing", "following"], within_s=2, why="callbacks ran in order")
+        await eventually(lambda: calls == ["failing", "early", "early", "following"], within_s=2, why="callbacks ran in order")
         await eventually(lambda: other.connected, within_s=2, why="other connection back")
         assert bus.disconnected_for() == 0
         await other.publish("demand.a.b", b"again")

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+
 from standby.bus import subjects
 from standby.bus.connection import Bus
 from standby.bus.mirror import Mirror
@@ -17,7 +18,7 @@ from standby.bus.tables import Entry, Snapshot, Table
 from standby.bus.tables_set import Tables, open_tables
 from standby.domain.access import Lease
 from standby.domain.errors import BusUnavailable, RevisionConflict
-from support.nats_server import NatsServer, eventually
+from support.nats_server import Link, NatsServer, eventually
 
 
 def lease(holder: str, epoch: int = 1) -> Lease:
@@ -116,7 +117,9 @@ async def test_a_burst_arrives_in_order_and_complete(bus: Bus, writer: Tables) -
 
 
 @pytest.mark.parametrize(("kill", "down_s"), [(False, 0.0), (True, 0.0), (True, 1.5)], ids=["TERM", "KILL", "KILL-and-away"])
-async def test_a_change_right_after_a_restart_is_visible(bus: Bus, server: NatsServer, writer: Tables, kill: bool, down_s: float) -> None:
+async def test_a_change_right_after_a_restart_is_visible(
+    bus: Bus, server: NatsServer, writer: Tables, kill: bool, down_s: float
+) -> None:
     """Field case B38: within two seconds of the server's return, where a library watch stays deaf for up to 19."""
     async with mirrored(bus) as mirror:
         await server.restart(kill=kill, down_s=down_s)
@@ -129,19 +132,172 @@ async def test_a_change_right_after_a_restart_is_visible(bus: Bus, server: NatsS
             await change()
 
 
+@asynccontextmanager
+async def behind_a_link(server: NatsServer) -> AsyncIterator[tuple[Bus, Link]]:
+    """A bus whose connection alone can be cut; it lists by itself only after a reconnect."""
+    async with server.link() as link, server.bus(nats_url=link.url, nats_relist_interval=3600.0) as bus:
+        yield bus, link
+
+
 async def test_what_changed_while_away_is_found_on_return(server: NatsServer, writer: Tables) -> None:
     """Field case B35: a removal missed while the connection was down must not leave a ghost."""
     for name in ("kept", "removed", "changed"):
         await writer.leases.put(name, lease("before"))
     changes = Changes()
-    async with server.bus(nats_relist_interval=3600.0) as away, mirrored(away, changes) as mirror:
-        # Cut only this connection: its client must not come back before the changes are made.
-        await away._client._transport.wait_closed() if False else None  # type: ignore[union-attr]
+    async with behind_a_link(server) as (bus, link), mirrored(bus, changes) as mirror:
         changes.seen.clear()
-        await pause_connection(away)
+        link.cut()
+        await eventually(lambda: not bus.connected, why="cut noticed")
         await writer.leases.delete("removed")
         await writer.leases.put("changed", lease("after"))
         await writer.leases.put("new", lease("after"))
-        await resume_connection(away)
-        await eventually(lambda: holders(mirror) == {"kept": "before", "changed": "after", "new": "after"}, why="difference found")
+        assert holders(mirror) == {"kept": "before", "removed": "before", "changed": "before"}
+        link.mend()
+        wanted = {"kept": "before", "changed": "after", "new": "after"}
+        await eventually(lambda: holders(mirror) == wanted, within_s=5, why="difference found")
+        await eventually(lambda: len(changes.seen) == 3, why="changes told")
     assert sorted(changes.seen) == [("changed", "before", "after"), ("new", None, "after"), ("removed", "before", None)]
+
+
+async def test_messages_lost_without_a_disconnect_are_found_by_the_periodic_listing(server: NatsServer, writer: Tables) -> None:
+    await writer.leases.put("gone", lease("before"))
+    async with server.bus(nats_relist_interval=0.2) as bus, mirrored(bus) as mirror:
+        assert mirror._subscription is not None
+        await mirror._subscription.unsubscribe()
+        await writer.leases.delete("gone")
+        await writer.leases.put("new", lease("after"))
+        await eventually(lambda: holders(mirror) == {"new": "after"}, why="difference found by listing")
+
+
+async def test_a_dropped_message_causes_a_listing_at_once(bus: Bus, writer: Tables) -> None:
+    """The relist interval is 30 s: only the report of the drop can bring the copy up to date in time."""
+    async with mirrored(bus) as mirror:
+        assert mirror._subscription is not None
+        subscription = mirror._subscription
+        await subscription.unsubscribe()
+        await writer.leases.put("missed", lease("x"))
+        subscription.dropped("changed.leases.missed")
+        await eventually(lambda: "missed" in mirror.entries, within_s=5, why="missed key found")
+
+
+class ForgetfulTable(Table[Lease]):
+    """Lists nothing, as a listing that misses keys would at its worst."""
+
+    async def snapshot(self, prefix: str = "") -> Snapshot[Lease]:
+        return dataclasses.replace(await super().snapshot(prefix), entries={})
+
+
+async def test_absence_from_a_listing_is_no_evidence(bus: Bus, writer: Tables) -> None:
+    """Field case B36: a key that a listing lacks is read itself before anybody hears that it is gone."""
+    changes = Changes()
+    table = ForgetfulTable(bus, subjects.Bucket.LEASES, Lease)
+    mirror = Mirror(table, changes)
+    await mirror.start()
+    await writer.leases.put("alive", lease("x"))
+    await writer.leases.put("dead", lease("x"))
+    await eventually(lambda: len(mirror.entries) == 2, why="both mirrored")
+    assert mirror._subscription is not None
+    await mirror._subscription.unsubscribe()
+    await writer.leases.delete("dead")
+    await mirror.refresh()
+    assert set(mirror.entries) == {"alive"}
+    assert changes.seen == [("alive", None, "x"), ("dead", None, "x"), ("dead", "x", None)]
+    await mirror.stop()
+
+
+async def test_a_listing_older_than_the_copy_is_not_believed(bus: Bus, writer: Tables) -> None:
+    """A partitioned old leader answers reads for seconds: neither its absences nor its values may go back in time."""
+    await writer.leases.put("a", lease("one"))
+    async with mirrored(bus) as mirror:
+        old = await mirror._table.snapshot()
+        await writer.leases.put("b", lease("two"))
+        await eventually(lambda: "b" in mirror.entries, why="newer key mirrored")
+
+        async def stale(prefix: str = "") -> Snapshot[Lease]:
+            return old
+
+        mirror._table.snapshot = stale  # type: ignore[method-assign]
+        with pytest.raises(BusUnavailable, match="leader"):
+            await mirror.refresh()
+        assert set(mirror.entries) == {"a", "b"}
+
+
+async def test_an_emptied_store_is_said_loudly_rebuilt_and_no_order_to_forget(
+    server: NatsServer, writer: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Field case B41: after a wipe the buckets come back, and copies keep what they know, marked as orphans."""
+    for name in ("a", "b"):
+        await writer.leases.put(name, lease("before"))
+    changes = Changes()
+    async with server.bus() as bus, mirrored(bus, changes) as mirror:
+        changes.seen.clear()
+        with caplog.at_level(logging.ERROR):
+            await server.restart(kill=True, wipe=True)
+            await eventually(lambda: mirror.orphans == {"a", "b"}, within_s=5, why="loss noticed")
+        assert holders(mirror) == {"a": "before", "b": "before"}
+        assert changes.seen == []
+        assert bus.statistics().store_losses >= 1
+        said = [record.getMessage() for record in caplog.records]
+        assert any("bucket leases was lost and made again" in message for message in said)
+        assert any("2 entries live only in this process" in message for message in said)
+        # Who owns a record announces it again, and it is an orphan no more, though revisions began anew at 1.
+        await put_when_back(writer.leases, "a", lease("after"))
+        await eventually(lambda: mirror.orphans == {"b"}, why="announced record adopted")
+        assert mirror.entries["a"].revision == 1
+        await writer.leases.delete("b")
+        await eventually(lambda: set(mirror.entries) == {"a"}, why="explicit removal obeyed")
+    assert changes.seen == [("a", "before", "after"), ("b", "before", None)]
+
+
+async def test_a_bucket_deleted_under_a_running_mirror_is_made_again(server: NatsServer, writer: Tables) -> None:
+    async with server.bus(nats_relist_interval=0.2) as bus, mirrored(bus) as mirror:
+        await bus.jetstream.delete_stream(subjects.bucket_stream("leases"))
+        await put_when_back(writer.leases, "a", lease("after"))
+        await eventually(lambda: "a" in mirror.entries, why="new bucket mirrored")
+
+
+async def test_an_unreadable_value_keeps_the_last_readable_one(bus: Bus, writer: Tables) -> None:
+    await writer.leases.put("a", lease("good"))
+    async with mirrored(bus) as mirror:
+        await bus.jetstream.publish(subjects.key_subject("leases", "a"), b"{")
+        await eventually(lambda: bus.statistics().undecodable_values == 1, why="bad value counted")
+        await mirror.refresh()
+        assert holders(mirror) == {"a": "good"}
+        await writer.leases.put("a", lease("better"))
+        await eventually(lambda: holders(mirror) == {"a": "better"}, why="mirror goes on")
+
+
+async def test_a_failing_on_change_does_not_stop_the_copy(bus: Bus, writer: Tables) -> None:
+    def failing(key: str, before: Entry[Lease] | None, after: Entry[Lease] | None) -> None:
+        raise RuntimeError(key)
+
+    mirror = Mirror((await open_tables(bus)).leases, failing)
+    await mirror.start()
+    await writer.leases.put("a", lease("x"))
+    await writer.leases.put("b", lease("x"))
+    await eventually(lambda: set(mirror.entries) == {"a", "b"}, why="both mirrored")
+    assert bus.statistics().callback_failures == 2
+    await mirror.stop()
+
+
+async def test_staleness_counts_from_the_last_complete_listing(bus: Bus, writer: Tables) -> None:
+    mirror = Mirror((await open_tables(bus)).leases)
+    assert mirror.staleness(time.monotonic()) == float("inf")
+    begun = time.monotonic()
+    await mirror.start()
+    assert mirror.staleness(begun + 100) <= 100
+    first = mirror.staleness(begun + 100)
+    await mirror.refresh()
+    assert mirror.staleness(begun + 100) < first
+    await mirror.stop()
+
+
+async def test_flapping_leaves_no_consumer_behind(bus: Bus, server: NatsServer, writer: Tables) -> None:
+    """Field case B38: each retry that leaves a consumer behind adds up to hundreds; mirrors use none at all."""
+    async with mirrored(bus) as mirror:
+        for n in range(10):
+            await server.restart(kill=True)
+            await put_when_back(writer.leases, "a", lease(f"h{n}"))
+            await eventually(lambda wanted=f"h{n}": holders(mirror).get("a") == wanted, why="change mirrored")  # type: ignore[misc]
+        info = await bus.jetstream.stream_info(subjects.bucket_stream("leases"))
+        assert info.state.consumer_count == 0

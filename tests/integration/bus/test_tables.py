@@ -6,6 +6,7 @@ import asyncio
 import logging
 
 import pytest
+
 from standby.bus import subjects
 from standby.bus.connection import Bus
 from standby.bus.tables import Table
@@ -99,15 +100,15 @@ async def test_listing_never_misses_a_key_that_is_being_rewritten(server: NatsSe
         for n in range(20):
             group.create_task(refresh(ordered[n::20]))
         reader = Table(other, subjects.Bucket.LEASES, Lease)
-        missing = []
-        for _ in range(30):
-            missing.append(keys - set(await reader.list()))
+        missing = [keys - set(await reader.list()) for _ in range(30)]
         stop.set()
     assert missing == [set()] * 30
     assert refreshed > 400, "the keys were hardly refreshed: the test proves nothing"
 
 
-async def test_unreadable_values_are_skipped_counted_and_named_once(bus: Bus, tables: Tables, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_values_are_skipped_counted_and_named_once(
+    bus: Bus, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
     await tables.leases.put("good", lease("one"))
     await bus.jetstream.publish(subjects.key_subject("leases", "bad"), b'{"holder": 7}')
     with caplog.at_level(logging.ERROR):
@@ -118,6 +119,13 @@ async def test_unreadable_values_are_skipped_counted_and_named_once(bus: Bus, ta
     assert bus.statistics().undecodable_values == 2
     with pytest.raises(Unavailable, match="leases/bad"):
         await tables.leases.get("bad")
+
+
+async def test_a_key_that_we_could_not_have_written_harms_no_listing(bus: Bus, tables: Tables) -> None:
+    await tables.leases.put("good", lease("one"))
+    await bus.jetstream.publish("$KV.leases.odd:key", b"{}")
+    assert set(await tables.leases.list()) == {"good"}
+    assert bus.statistics().undecodable_values == 1
 
 
 async def test_two_processes_open_the_same_tables(server: NatsServer, tables: Tables) -> None:

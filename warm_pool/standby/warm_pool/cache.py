@@ -56,7 +56,12 @@ class _Flight:
     def start(self, work: Coroutine[None, None, Path], landed: Callable[[_Flight], None]) -> None:
         """Begin; ``landed`` is called at the end, whatever it is."""
         self.task = asyncio.create_task(work, name=f"fetch {self.digest[:12]}")
-        self.task.add_done_callback(lambda task: (landed(self), task.cancelled() or task.exception()))
+        self.task.add_done_callback(lambda _: self._ended(landed))
+
+    def _ended(self, landed: Callable[[_Flight], None]) -> None:
+        landed(self)
+        if not self.task.cancelled():
+            self.task.exception()  # seen, also when every caller was cancelled before
 
     def report(self, done: int, total: int) -> None:
         """Tell every waiting caller."""
@@ -330,7 +335,8 @@ class ArtifactCache:
     @asynccontextmanager
     async def _alone(self, digest: str) -> AsyncIterator[None]:
         """Hold the right to download ``digest``, against every process on this root."""
-        while (lock := self._disk.try_lock(digest, "fetch")) is None:
+        # The other holder is another process: there is no event to wait for.
+        while (lock := self._disk.try_lock(digest, "fetch")) is None:  # noqa: ASYNC110
             await asyncio.sleep(_LOCK_RETRY)
         try:
             yield

@@ -208,10 +208,14 @@ class DoorConnection(asyncio.Protocol):
         if (self._content_length or 0) > door.limits.body_bytes:
             self._reject(413, b"request body is larger than the door's limit of %d bytes" % door.limits.body_bytes)
             return
+        head = self._engine_head(method)
+        if len(head) > door.limits.head_bytes:
+            self._reject(431, b"the request head is larger than %d bytes" % door.limits.head_bytes)
+            return
         self._exchange = Exchange(
             gate,
             self,
-            self._engine_head(method),
+            head,
             chunked=self._chunked,
             limits=door.limits,
             clock=door.clock,

@@ -117,7 +117,7 @@ class Scenario:
     async def _descend_to(self, rung: Rung, *, note: bool = True) -> None:
         began = time.monotonic()
         async with asyncio.timeout(STEP_LIMIT_S):
-            while (view := await self._endpoint())["rung"] != rung or (rung is Rung.COLD and view["instances"]):
+            while not _rests_on(view := await self._endpoint(), rung):
                 await asyncio.sleep(0.02)
         if note:
             held = sum(instance["resident_bytes"] for instance in view["instances"])
@@ -145,8 +145,7 @@ class Scenario:
             except (StandbyError, httpx.HTTPError) as error:
                 tally.failures.append(repr(error))
                 self.say(f"failed: {error!r}")
-            if turn == 3:
-                tally.warmed_up.set()
+            tally.warmed_up.set()
 
     async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         answer = await self.api.post(path, json=body)
@@ -154,6 +153,12 @@ class Scenario:
             raise StandbyError(f"{path} answered {answer.status_code}: {answer.text[:500]}")
         view: dict[str, Any] = answer.json()
         return view
+
+
+def _rests_on(view: dict[str, Any], rung: Rung) -> bool:
+    """Whether nothing moves any more: every instance has reached ``rung``, or for cold there is none."""
+    states = [instance["state"] for instance in view["instances"]]
+    return not states if rung is Rung.COLD else bool(states) and set(states) == {rung.label}
 
 
 @dataclass

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol, TypeVar
+from typing import Final, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -15,7 +15,7 @@ from starlette.routing import Route
 from standby.artifacts.inspection import inspect
 from standby.bus.connection import Bus
 from standby.bus.events import EventLog
-from standby.bus.tables import Entry
+from standby.bus.tables import Entry, R
 from standby.bus.tables_set import Tables
 from standby.domain.access import ApiKey, Role
 from standby.domain.endpoint import Endpoint, EndpointConfig
@@ -32,14 +32,12 @@ TENANT_HEADER: Final = "x-standby-tenant"
 _VISIBLE_WITHIN_S: Final = 1.0
 _VISIBLE_STEP_S: Final = 0.005
 
-R_co = TypeVar("R_co", covariant=True)
 
-
-class Copy(Protocol[R_co]):
+class Copy(Protocol[R]):
     """A watched local copy of a table, as standby.bus.mirror.Mirror is one."""
 
     @property
-    def entries(self) -> Mapping[str, Entry[R_co]]:
+    def entries(self) -> Mapping[str, Entry[R]]:
         """The records by key."""
 
     def staleness(self, now: float) -> float:
@@ -151,7 +149,7 @@ def missing(error: type[NotFound], kind: str, name: str) -> NotFound:
     return error(f"there is no {kind} {name[:80]!r}", remedy=f"list yours with `standby {kind}s list`")
 
 
-async def visible(copy: Copy[object], record_key: str, revision: int | None) -> None:
+async def visible(copy: Copy[R], record_key: str, revision: int | None) -> None:
     """Wait until this gateway's own copy holds what was just written, so that the caller's next request sees it.
 
     ``revision`` None waits for the record to be gone. Gives up after 1 s: the write itself has happened.

@@ -45,21 +45,22 @@ async def _stream(call: Call, endpoint: str, replay: int) -> AsyncIterator[str]:
     tenant = "" if call.is_admin and not endpoint else call.tenant
     subscription = await call.context.events.follow(inbox.put, replay_last=replay, tenant=tenant, endpoint=endpoint)
     stopping = asyncio.create_task(call.context.stopping.wait())
+    stopping.add_done_callback(lambda _: inbox.close())
     try:
         yield ": following\n\n"
-        while not stopping.done():
-            getting = asyncio.create_task(inbox.get())
-            done, _ = await asyncio.wait(
-                {getting, stopping}, timeout=call.context.heartbeat_s, return_when=asyncio.FIRST_COMPLETED
-            )
-            if getting in done:
-                yield getting.result()
-                continue
-            getting.cancel()
-            yield ": alive\n\n"
+        while (piece := await _next(inbox, call.context.heartbeat_s)) is not None:
+            yield piece
     finally:
         stopping.cancel()
         await subscription.unsubscribe()
+
+
+async def _next(inbox: Inbox, heartbeat_s: float) -> str | None:
+    try:
+        async with asyncio.timeout(heartbeat_s):
+            return await inbox.get()
+    except TimeoutError:
+        return ": alive\n\n"
 
 
 class Inbox:
@@ -69,24 +70,32 @@ class Inbox:
         self._tenant = tenant
         self._endpoint = endpoint
         self._platform = everything_of_the_platform
-        self._queue: asyncio.Queue[AnyEvent] = asyncio.Queue(limit)
+        self._queue: asyncio.Queue[AnyEvent | None] = asyncio.Queue(limit)
         self._lost = 0
 
     def put(self, event: AnyEvent) -> None:
         """Take an event in if it belongs to the follower."""
-        if not self._is_ours(event):
-            return
-        if self._queue.full():
-            self._queue.get_nowait()
-            self._lost += 1
-        self._queue.put_nowait(event)
+        if self._is_ours(event):
+            self._add(event)
 
-    async def get(self) -> str:
+    def close(self) -> None:
+        """End it: after what is in it, ``get`` returns None."""
+        self._add(None)
+
+    async def get(self) -> str | None:
         """Return the next event in the stream's format, with a comment about the ones lost before it."""
         event = await self._queue.get()
+        if event is None:
+            return None
         lost, self._lost = self._lost, 0
         comment = f": {lost} events lost\n" if lost else ""
         return f"{comment}id: {event.id}\nevent: {event.kind}\ndata: {event.model_dump_json()}\n\n"
+
+    def _add(self, item: AnyEvent | None) -> None:
+        if self._queue.full():
+            self._queue.get_nowait()
+            self._lost += 1
+        self._queue.put_nowait(item)
 
     def _is_ours(self, event: AnyEvent) -> bool:
         # Events without a tenant are about the platform itself: nodes, leaders.

@@ -1,0 +1,81 @@
+"""``standby controller``: run one controller until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import sys
+from typing import Annotated
+
+import typer
+
+from standby.bus.connection import Bus
+from standby.bus.events import EventLog
+from standby.bus.settings import BusSettings
+from standby.bus.tables_set import open_tables
+from standby.controller.loop import Controller
+from standby.controller.settings import ControllerSettings
+from standby.domain.errors import StandbyError
+from standby.telemetry import logs
+
+log = logging.getLogger(__name__)
+
+
+def command(
+    name: Annotated[str | None, typer.Option(help="Name in the lease and in events; default: host and process id.")] = None,
+    lease_ttl: Annotated[
+        float | None, typer.Option(help="Seconds of silence after which another controller takes over.")
+    ] = None,
+) -> None:
+    """Run a controller: it decides how many instances, where, and on which rung. One leads, the others wait."""
+    logs.configure("controller")
+    try:
+        settings = ControllerSettings.load(controller_name=name, controller_lease_ttl=lease_ttl)
+        asyncio.run(serve(settings, BusSettings.load()))
+    except StandbyError as error:
+        log.error("controller stopped: %s", error)
+        sys.exit(error.exit_code)
+
+
+async def serve(settings: ControllerSettings, bus_settings: BusSettings) -> None:
+    """Run until SIGTERM or SIGINT; the lease is given back, so that a successor takes over at once.
+
+    Raises BusUnavailable when the bus cannot be reached at the start.
+    """
+    bus = await Bus.connect(bus_settings, name=f"controller-{settings.controller_name}")
+    try:
+        events = await EventLog.open(bus)
+        try:
+            controller = Controller(
+                bus,
+                await open_tables(bus),
+                events,
+                name=settings.controller_name,
+                lease_ttl=settings.controller_lease_ttl,
+            )
+            log.info("controller %s runs, bus %s", settings.controller_name, bus.where)
+            await _until_told(controller)
+        finally:
+            await events.close()
+    finally:
+        await bus.close()
+    log.info("controller %s has stopped", settings.controller_name)
+
+
+async def _until_told(controller: Controller) -> None:
+    running = asyncio.ensure_future(controller.run())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, running.cancel)
+    try:
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+if __name__ == "__main__":
+    typer.run(command)

@@ -1,0 +1,139 @@
+"""The event stream: the tenant's own events, replayed and live, with a sign of life."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+
+from standby.domain.access import Lease
+from standby.domain.events import ComponentNotice, FetchProgress
+from support.control_api import ONE, TWO, Control
+
+
+@asynccontextmanager
+async def stream(control: Control, who: str, query: str = "") -> AsyncIterator[AsyncIterator[str]]:
+    async with (
+        asyncio.timeout(10),
+        control.client(who) as client,
+        client.stream("GET", f"/api/v1/events{query}") as response,
+    ):
+        assert response.headers["content-type"].startswith("text/event-stream")
+        yield response.aiter_lines()
+
+
+async def next_event(lines: AsyncIterator[str]) -> dict[str, object]:
+    async for line in lines:
+        if line.startswith("data:"):
+            return dict(json.loads(line[5:]))
+    raise AssertionError("the stream ended")
+
+
+def fetched(tenant: str, done: int) -> FetchProgress:
+    return FetchProgress(
+        id=f"{tenant}-{done}",
+        at=1.0,
+        source="node/n1",
+        tenant=tenant,
+        endpoint="chat",
+        digest="d",
+        done_bytes=done,
+        total_bytes=9,
+    )
+
+
+async def test_a_tenant_follows_its_own_events(control: Control) -> None:
+    async with stream(control, "one", "?endpoint=chat") as lines:
+        assert await anext(lines) == ": following"
+        await control.context.events.publish(fetched(TWO, 1))
+        await control.context.events.publish(fetched(ONE, 2))
+
+        assert (await next_event(lines))["id"] == f"{ONE}-2"
+
+
+async def test_creation_is_told(control: Control) -> None:
+    await control.register()
+    async with stream(control, "one") as lines:
+        await anext(lines)
+        await control.create()
+        event = await next_event(lines)
+
+    assert (event["kind"], event["endpoint"], event["status"], event["source"]) == (
+        "endpoint",
+        "chat",
+        "InService",
+        "gateway/test",
+    )
+
+
+async def test_the_past_can_be_replayed(control: Control) -> None:
+    async with stream(control, "one") as lines:
+        await anext(lines)
+        for done in range(3):
+            await control.context.events.publish(fetched(ONE, done))
+            await next_event(lines)
+
+    async with stream(control, "one", "?replay=2") as lines:
+        assert [(await next_event(lines))["done_bytes"] for _ in range(2)] == [1, 2]
+
+
+async def test_a_silent_stream_shows_that_it_lives(control: Control) -> None:
+    async with stream(control, "one") as lines:
+        seen = [line async for line in _first(lines, 5)]
+
+    assert seen == [": following", "", ": alive", "", ": alive"]
+
+
+async def test_platform_events_are_for_administrators(control: Control) -> None:
+    notice = ComponentNotice(id="n", at=1.0, source="node/n1", message="found an orphan")
+    async with stream(control, "admin") as admins, stream(control, "one") as tenants:
+        await anext(admins)
+        await anext(tenants)
+        await control.context.events.publish(notice)
+        await control.context.events.publish(fetched(ONE, 1))
+
+        assert (await next_event(admins))["id"] == "n"
+        assert (await next_event(tenants))["id"] == f"{ONE}-1"
+
+
+async def test_a_follower_that_leaves_is_forgotten(control: Control) -> None:
+    before = len(control.context.bus._subscriptions)
+    async with stream(control, "one") as lines:
+        await anext(lines)
+        assert len(control.context.bus._subscriptions) == before + 1
+    async with asyncio.timeout(10):
+        while len(control.context.bus._subscriptions) != before:
+            await asyncio.sleep(0.01)
+
+
+async def test_stopping_ends_the_streams(control: Control) -> None:
+    async with stream(control, "one") as lines:
+        await anext(lines)
+        control.context.stopping.set()
+        assert [line async for line in lines] == [""]
+
+
+async def test_bad_queries_are_refused(control: Control) -> None:
+    for query in ("replay=-1", "replay=x", "replay=1001", "endpoint=a.b"):
+        answer = await control.call("one", "GET", f"/api/v1/events?{query}")
+        assert answer.status_code == 400, query
+
+
+async def test_the_leader_is_shown_to_administrators(control: Control) -> None:
+    await control.tables.leases.put("controller", Lease(holder="c1", epoch=3))
+
+    admin: httpx.Response = await control.call("admin", "GET", "/api/v1/status")
+    tenant = await control.call("one", "GET", "/api/v1/status")
+
+    assert admin.json()["leader"] == {"controller": {"holder": "c1", "epoch": 3}}
+    assert admin.json()["bus"]["connected"] is True
+    assert "leader" not in tenant.json()
+    assert "nodes" not in tenant.json()
+
+
+async def _first(lines: AsyncIterator[str], count: int) -> AsyncIterator[str]:
+    for _ in range(count):
+        yield await anext(lines)

@@ -1,0 +1,312 @@
+"""The controller on a real nats-server, with a node that only says what a node would say."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from standby.bus.connection import Bus
+from standby.bus.events import EventLog
+from standby.bus.subjects import beat_subject, demand_subject
+from standby.bus.tables_set import Tables, open_tables
+from standby.controller.actions import Retarget
+from standby.controller.apply import Applied, Applier
+from standby.controller.leader import LEASE_KEY
+from standby.controller.loop import Controller
+from standby.domain.assignment import Assignment
+from standby.domain.demand import Demand, GatewayBeat
+from standby.domain.endpoint import EndpointStatus, ScalePolicy, Variant
+from standby.domain.errors import LeaseLost
+from standby.domain.events import AnyEvent, DecisionMade
+from standby.domain.instance import InstanceState, Rung
+from support.cluster import TENANT, make_config, make_endpoint, make_model
+from support.fake_node import FakeNode, fake_node
+from support.nats_server import NatsServer, nats_server
+
+LIMIT_S = 15.0
+
+
+@dataclass
+class World:
+    """A bus connection of the test's own, its tables, and one gateway's voice."""
+
+    server: NatsServer
+    bus: Bus
+    tables: Tables
+    sequence: int = 0
+
+    async def create_endpoint(self, name: str, status: EndpointStatus = EndpointStatus.CREATING, **policy: object) -> None:
+        model = make_model(f"m-{name}")
+        variant = Variant(model=model.name, policy=ScalePolicy.model_validate(policy))
+        await self.tables.models.put(f"{TENANT}.{model.name}", model)
+        await self.tables.endpoint_configs.put(f"{TENANT}.{name}", make_config(name, variant))
+        await self.tables.endpoints.put(f"{TENANT}.{name}", make_endpoint(name, status))
+
+    def demand(self, name: str, queued: int, in_flight: int = 0) -> Demand:
+        self.sequence += 1
+        return Demand(
+            gateway="g1",
+            boot_id="b1",
+            sequence=self.sequence,
+            tenant=TENANT,
+            endpoint=name,
+            in_flight=in_flight,
+            queued=queued,
+            idle=0.0,
+        )
+
+    async def ask(self, name: str, queued: int = 1) -> None:
+        await self.bus.publish(demand_subject(TENANT, name), self.demand(name, queued).encode())
+
+    async def beat(self, *demands: Demand) -> None:
+        self.sequence += 1
+        beat = GatewayBeat(gateway="g1", boot_id="b1", sequence=self.sequence, demands=demands)
+        await self.bus.publish(beat_subject("g1"), beat.encode())
+
+    async def assignments(self) -> list[Assignment]:
+        return [entry.value for entry in (await self.tables.assignments.list()).values()]
+
+    async def status(self, name: str) -> EndpointStatus | None:
+        entry = await self.tables.endpoints.get(f"{TENANT}.{name}")
+        return None if entry is None else entry.value.status
+
+
+async def until(holds: Callable[[], object], what: str) -> None:
+    """Wait until ``holds()``; the deadline only ends a test that would hang."""
+    async with asyncio.timeout(LIMIT_S):
+        while not holds():
+            await asyncio.sleep(0.01)
+    assert holds(), what
+
+
+@asynccontextmanager
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with nats_server(tmp_path) as server, server.bus() as bus:
+        yield World(server, bus, await open_tables(bus))
+
+
+@asynccontextmanager
+async def controller(server: NatsServer, name: str, ttl: float = 1.0, *, leads: bool = True) -> AsyncIterator[Controller]:
+    """Run a controller on its own connection, from when it ``leads``; stopped cleanly at the end."""
+    async with server.bus(name) as bus:
+        events = await EventLog.open(bus)
+        one = Controller(bus, await open_tables(bus), events, name=name, lease_ttl=ttl)
+        task = asyncio.get_running_loop().create_task(one.run())
+        try:
+            if leads:
+                await until(lambda: one.leadership.leading, "it leads")
+            yield one
+        finally:
+            task.cancel()
+            outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+            await events.close()
+        assert isinstance(outcome, asyncio.CancelledError), outcome
+
+
+@asynccontextmanager
+async def controller_process(server: NatsServer, name: str, ttl: float) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run ``standby controller`` as a child process; killed at the end if it still runs."""
+    settings = server.settings()
+    assert settings.nats_password is not None
+    environment = {
+        **os.environ,
+        "STANDBY_NATS_URL": settings.nats_url,
+        "STANDBY_NATS_USER": settings.nats_user or "",
+        "STANDBY_NATS_PASSWORD": settings.nats_password.get_secret_value(),
+    }
+    arguments = ("-m", "standby.controller.main", "--name", name, "--lease-ttl", str(ttl))
+    process = await asyncio.create_subprocess_exec(sys.executable, *arguments, env=environment)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+async def leader_is(tables: Tables, name: str) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while (entry := await tables.leases.get(LEASE_KEY)) is None or entry.value.holder != name:
+            await asyncio.sleep(0.02)
+
+
+async def test_a_request_at_zero_becomes_one_assignment_and_every_decision_an_event(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, fake_node(w.tables) as node, controller(w.server, "c1"):
+        told: list[AnyEvent] = []
+        await (await EventLog.open(w.bus)).follow(told.append)
+        await w.create_endpoint("e", keep_ready=600)
+        await asyncio.gather(*(w.ask("e", queued=n) for n in range(1, 41)))
+        await until(lambda: list(node.states.values()) == [InstanceState.READY], "one instance is ready")
+        await until(lambda: any(e.kind == "endpoint" for e in told), "the status is told")
+        assert await w.status("e") is EndpointStatus.IN_SERVICE
+        (assignment,) = await w.assignments()
+        assert (assignment.leader_epoch, assignment.rung) == (1, Rung.READY)
+        decisions = [e for e in told if isinstance(e, DecisionMade) and e.action == "assign"]
+        assert len(decisions) == 1
+        assert decisions[0].inputs["queued"]
+        assert "wait and no instance is ready" in decisions[0].reason
+
+
+async def test_it_sinks_and_climbs_again_on_the_plans_own_clock(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, fake_node(w.tables) as node, controller(w.server, "c1"):
+        await w.create_endpoint("e", keep_ready="300ms", keep_asleep="300ms", keep_staged="300ms")
+        await w.ask("e")
+        await until(lambda: InstanceState.READY in node.states.values(), "ready")
+        await w.beat()
+        await until(lambda: node.mirror.entries == {}, "cold at last")
+        assert [a.rung for a in node.seen] == [Rung.READY, Rung.ASLEEP, Rung.STAGED]
+        await w.ask("e")
+        await until(lambda: InstanceState.READY in node.states.values(), "ready again")
+
+
+async def test_a_killed_leader_is_replaced_and_nothing_is_started_twice(tmp_path: Path) -> None:
+    """The successor lists first; what runs keeps its intent and only gets the new epoch."""
+    async with world(tmp_path) as w, fake_node(w.tables) as node, controller_process(w.server, "first", ttl=1.0) as first:
+        await leader_is(w.tables, "first")
+        await w.create_endpoint("e", keep_ready=600)
+        await w.ask("e")
+        await until(lambda: InstanceState.READY in node.states.values(), "ready")
+        (before,) = await w.assignments()
+        async with controller(w.server, "second", leads=False) as second:
+            await asyncio.sleep(0.2)
+            assert not second.leadership.leading
+            first.send_signal(signal.SIGKILL)
+            await first.wait()
+            await until(lambda: second.leadership.leading, "the second leads")
+            await until(lambda: node.seen[-1].leader_epoch == 2, "stamped with the new epoch")
+            (after,) = await w.assignments()
+            assert (after.instance, after.intent, after.rung) == (before.instance, before.intent, Rung.READY)
+            await w.create_endpoint("late")
+            await w.ask("late")
+            await until(lambda: len(node.states) == 2, "the second decides")
+
+
+async def test_a_leader_that_is_told_to_stop_gives_the_lease_back(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, controller_process(w.server, "first", ttl=30.0) as first:
+        await leader_is(w.tables, "first")
+        async with controller(w.server, "second", ttl=30.0, leads=False) as second:
+            first.send_signal(signal.SIGTERM)
+            assert await first.wait() == 0
+            await until(lambda: second.leadership.leading, "long before 30 s are over")
+            assert second.leadership.epoch == 2
+
+
+class Deluded:
+    """A controller that was paused for so long that it still believes itself leading."""
+
+    holder = "old"
+
+    def __init__(self, value: Assignment, revision: int) -> None:
+        self.value, self.revision = value, revision
+
+    def check(self) -> int:
+        return 1
+
+    def assignment(self, _key: str) -> Deluded:
+        return self
+
+    def wrote_assignment(self, _key: str, value: Assignment, revision: int) -> None:
+        self.value, self.revision = value, revision
+
+
+async def test_a_former_leaders_write_is_refused(tmp_path: Path) -> None:
+    """By its own clock where that runs, and by the revision where it believes itself leading: a takeover moves them all."""
+    async with world(tmp_path) as w, fake_node(w.tables) as node:
+        await w.create_endpoint("e", keep_ready=600)
+        async with controller(w.server, "old") as old:
+            await w.ask("e")
+            await until(lambda: InstanceState.READY in node.states.values(), "ready")
+            (key,) = node.mirror.entries
+            known = old.state.assignment(key)
+            assert known is not None
+        stale = Retarget(
+            key=key,
+            revision=known.revision,
+            tenant=TENANT,
+            endpoint="e",
+            before=Rung.READY,
+            rung=Rung.STAGED,
+            slots=4,
+            reason="from the past",
+        )
+        async with controller(w.server, "new") as new:
+            await until(lambda: node.seen[-1].leader_epoch == new.leadership.epoch == 2, "the new one has stamped")
+            with pytest.raises(LeaseLost):
+                await Applier(w.tables, old.state, old.leadership).apply(stale, Applied())
+            deluded = Deluded(known.value, known.revision)
+            done = Applied()
+            await Applier(w.tables, deluded, deluded).apply(stale, done)  # type: ignore[arg-type]
+            assert (done.written, done.conflicts) == (0, 1)
+            (now,) = await w.assignments()
+            assert (now.rung, now.intent) == (Rung.READY, known.value.intent)
+            assert deluded.value.leader_epoch == 2, "and it has learned of its successor"
+
+
+async def seed_running(w: World, node: FakeNode, names: list[str]) -> None:
+    async with controller(w.server, "seed"):
+        for name in names:
+            await w.create_endpoint(name, keep_ready=600)
+            await w.ask(name)
+        await until(lambda: len(node.states) == len(names), "all run")
+
+
+async def test_an_empty_registry_stops_nothing_and_is_said_loudly(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, fake_node(w.tables) as node:
+        await seed_running(w, node, ["a", "b"])
+        for name in ("a", "b"):
+            await w.tables.endpoints.delete(f"{TENANT}.{name}")
+        told: list[AnyEvent] = []
+        await (await EventLog.open(w.bus)).follow(told.append)
+        async with controller(w.server, "c2"):
+            await until(lambda: any(isinstance(e, DecisionMade) and e.action == "halt" for e in told), "halted")
+            assert len(await w.assignments()) == 2
+
+
+async def test_an_endpoint_that_is_really_gone_is_cleaned_up(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, fake_node(w.tables) as node:
+        await seed_running(w, node, ["a", "b"])
+        await w.tables.endpoints.delete(f"{TENANT}.a")
+        async with controller(w.server, "c2"):
+            await until(lambda: len(node.mirror.entries) == 1, "its assignment is removed")
+            (left,) = await w.assignments()
+            assert left.endpoint == "b"
+
+
+async def test_deleting_ends_with_the_record_itself(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, fake_node(w.tables) as node, controller(w.server, "c1"):
+        await w.create_endpoint("e", keep_ready=600)
+        await w.ask("e")
+        await until(lambda: InstanceState.READY in node.states.values(), "ready")
+        entry = await w.tables.endpoints.get(f"{TENANT}.e")
+        assert entry is not None
+        deleting = entry.value.model_copy(update={"status": EndpointStatus.DELETING})
+        await w.tables.endpoints.put(f"{TENANT}.e", deleting)
+        async with asyncio.timeout(LIMIT_S):
+            while await w.status("e") is not None:
+                await asyncio.sleep(0.02)
+        assert await w.assignments() == []
+        assert node.states == {}
+
+
+async def test_after_the_bus_was_away_demand_is_heard_again(tmp_path: Path) -> None:
+    """Field case B38: activation within seconds of the server's return, and nothing was stopped meanwhile."""
+    async with world(tmp_path) as w, fake_node(w.tables) as node, controller(w.server, "c1", ttl=2.0):
+        await w.create_endpoint("a", keep_ready=600)
+        await w.create_endpoint("b", keep_ready=600)
+        await w.ask("a")
+        await until(lambda: len(node.states) == 1, "a runs")
+        await w.server.restart(kill=True, down_s=0.5)
+        await until(lambda: w.bus.connected, "back")
+        async with asyncio.timeout(LIMIT_S):
+            while len(node.states) < 2:
+                await w.ask("b")
+                await asyncio.sleep(0.1)
+        assert len(await w.assignments()) == 2

@@ -1,0 +1,340 @@
+"""A whole cluster in memory for the controller's pure decisions: a clock that only the test moves, nodes that obey."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from standby.controller.actions import Action, Assign, ConfirmAbsent, DropEndpoint, MarkEndpoint, Plan, Retarget, Unassign
+from standby.controller.demand import DemandBook
+from standby.controller.placement import memory_need
+from standby.controller.plan import plan
+from standby.controller.view import (
+    ClusterView,
+    EndpointView,
+    ObservedInstance,
+    ObservedNode,
+    Placed,
+    observe_instance,
+    observe_node,
+)
+from standby.domain.assignment import Assignment
+from standby.domain.demand import Demand, GatewayBeat
+from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Failure, ScalePolicy, Variant
+from standby.domain.instance import Instance, InstanceState, Rung
+from standby.domain.model import EngineKind, Manifest, Model, ModelFormat, ObjectRef
+from standby.domain.names import key
+from standby.domain.node import CachedArtifact, MemoryLedger, Node
+
+TENANT = "000000000000"
+MIB = 1024 * 1024
+GIB = 1024 * MIB
+REST = {
+    Rung.READY: InstanceState.READY,
+    Rung.ASLEEP: InstanceState.ASLEEP,
+    Rung.STAGED: InstanceState.STAGED,
+}
+
+
+def make_model(name: str = "smol", size: int = 100 * MIB, engine: EngineKind = EngineKind.FAKE) -> Model:
+    """Return a model of one GGUF object."""
+    manifest = Manifest(
+        source_uri=f"s3://models/{name}/",
+        format=ModelFormat.GGUF,
+        objects=(ObjectRef(key=f"{name}/m.gguf", path="m.gguf", size=size, etag=name),),
+    )
+    return Model(tenant=TENANT, name=name, manifest=manifest, engine=engine, created_at=0.0)
+
+
+def make_endpoint(name: str, status: EndpointStatus = EndpointStatus.IN_SERVICE, generation: int = 1) -> Endpoint:
+    """Return an endpoint whose config bears its own name."""
+    return Endpoint(
+        tenant=TENANT,
+        name=name,
+        config=name,
+        served_name=name,
+        status=status,
+        created_at=0.0,
+        updated_at=0.0,
+        generation=generation,
+    )
+
+
+def make_config(name: str, *variants: Variant) -> EndpointConfig:
+    """Return a config with the given variants."""
+    return EndpointConfig(tenant=TENANT, name=name, variants=variants, created_at=0.0)
+
+
+def make_node(name: str = "n1", capacity: int = 8 * GIB, **fields: object) -> Node:
+    """Return a node that runs the fake engine."""
+    values: dict[str, object] = {
+        "name": name,
+        "boot_id": "b1",
+        "door": "127.0.0.1:7000",
+        "engines": (EngineKind.FAKE,),
+        "memory": MemoryLedger(capacity=capacity),
+        "started_at": 0.0,
+    }
+    return Node.model_validate({**values, **fields})
+
+
+@dataclass
+class Slot:
+    """One assignment and what its node makes of it."""
+
+    assignment: Assignment
+    revision: int
+    since: float
+    seen: ObservedInstance | None = None
+    done_at: float = math.inf
+
+
+@dataclass
+class Cluster:
+    """Endpoints, nodes and one gateway; ``run_until`` lets time pass, planning only on news and at the plan's own wakes."""
+
+    load_s: float = 2.0
+    now: float = 1000.0
+    fails: set[str] = field(default_factory=set)
+    back_off_s: float = 30.0
+    beats: bool = True
+    trace: list[tuple[float, Action]] = field(default_factory=list)
+    slots: dict[str, Slot] = field(default_factory=dict)
+    endpoints: dict[str, tuple[Endpoint, int]] = field(default_factory=dict)
+    configs: dict[str, EndpointConfig] = field(default_factory=dict)
+    models: dict[str, Model] = field(default_factory=dict)
+    nodes: dict[str, ObservedNode] = field(default_factory=dict)
+    silent_nodes: set[str] = field(default_factory=set)
+    traffic: dict[str, tuple[int, int]] = field(default_factory=dict)
+    ended_at: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.book = DemandBook(lambda: self.now)
+        self._serial = 0
+        self._sequence = 0
+        self._status_at: dict[str, float] = {}
+        self._failure_at: dict[str, float] = {}
+        self._wake_at = self._beat_at = self.now
+        self.plans = 0
+
+    # ---- building ---------------------------------------------------------------------------------------
+
+    def add_node(self, name: str = "n1", **fields: object) -> None:
+        node = make_node(name, **fields)  # type: ignore[arg-type]
+        self.nodes[name] = ObservedNode(node, self.now, confirmed=True)
+
+    def add_endpoint(
+        self, name: str = "e", *, model: Model | None = None, memory_mb: int | None = None, **policy: object
+    ) -> str:
+        chosen = model or make_model(f"m-{name}")
+        variant = Variant(model=chosen.name, memory_mb=memory_mb, policy=ScalePolicy.model_validate(policy))
+        self.models[chosen.name] = chosen
+        self.configs[name] = make_config(name, variant)
+        self.endpoints[key(TENANT, name)] = (make_endpoint(name), self._next())
+        return key(TENANT, name)
+
+    def ask(self, name: str = "e", *, queued: int = 0, in_flight: int = 0) -> None:
+        """Say what the gateway has for an endpoint from now on."""
+        before = self.traffic.get(name, (0, 0))
+        self.traffic[name] = (in_flight, queued)
+        if sum(before) and not in_flight + queued:
+            self.ended_at[name] = self.now
+        self.beat()
+
+    def beat(self) -> None:
+        self._sequence += 1
+        demands = tuple(
+            Demand(
+                gateway="g1",
+                boot_id="g",
+                sequence=self._sequence,
+                tenant=TENANT,
+                endpoint=name,
+                in_flight=in_flight,
+                queued=queued,
+                idle=0.0 if in_flight + queued else self.now - self.ended_at.get(name, self.now),
+            )
+            for name, (in_flight, queued) in self.traffic.items()
+        )
+        self.book.take_beat(GatewayBeat(gateway="g1", boot_id="g", sequence=self._sequence, demands=demands))
+
+    def retry(self, name: str = "e") -> None:
+        """Do what the gateway does when somebody asks for a retry by hand."""
+        full = key(TENANT, name)
+        record, _ = self.endpoints[full]
+        self.endpoints[full] = (record.model_copy(update={"generation": record.generation + 1}), self._next())
+
+    # ---- seeing and acting ------------------------------------------------------------------------------
+
+    def view(self) -> ClusterView:
+        placed = {name: Placed(name, s.assignment, s.revision, s.since, s.seen) for name, s in self.slots.items()}
+        promised: dict[str, int] = {}
+        for one in placed.values():
+            if one.wants_ready and not one.taken_up:
+                need = memory_need(one.assignment.memory_mb, one.assignment.model)
+                promised[one.assignment.node] = promised.get(one.assignment.node, 0) + need
+        views: dict[str, EndpointView] = {}
+        for name, (record, revision) in self.endpoints.items():
+            own = tuple(p for p in placed.values() if p.assignment.endpoint == record.name)
+            self.book.keep_window(name, 60.0)
+            views[name] = EndpointView(
+                key=name,
+                record=record,
+                revision=revision,
+                config=self.configs.get(record.config),
+                models=self.models,
+                demand=self.book.demand(name),
+                placed=own,
+                status_at=self._status_at.get(name, 0.0),
+                failure_at=self._failure_at.get(name, 0.0),
+            )
+        return ClusterView(
+            endpoints=views,
+            nodes=dict(self.nodes),
+            orphans=tuple(p for p in placed.values() if key(TENANT, p.assignment.endpoint) not in self.endpoints),
+            promised=promised,
+            assignment_count=len(placed),
+            registry_empty=not self.endpoints,
+        )
+
+    def decide(self) -> Plan:
+        """Plan, act, and prove that planning again yields nothing more."""
+        first = plan(self.view(), self.now)
+        self.plans += 1
+        for action in first.actions:
+            self.trace.append((self.now, action))
+            self._apply(action)
+        second = plan(self.view(), self.now)
+        absent = [a for a in second.actions if not isinstance(a, (ConfirmAbsent, DropEndpoint))]
+        assert not absent, f"not idempotent at {self.now}: {first.actions} then {absent}"
+        self._wake_at = second.wake_at
+        return first
+
+    def run_until(self, until: float) -> None:
+        """Let time pass; nodes finish their climbs, the gateway beats each second, the controller plans when it must."""
+        while True:
+            due = [s.done_at for s in self.slots.values()]
+            at = min([self._wake_at, self._beat_at, self.book.next_expiry(), *due])
+            if at > until:
+                break
+            self.now = max(self.now, at)
+            self._tick()
+            self.decide()
+        self.now = until
+        self.decide()
+
+    def state_of(self, name: str = "e") -> list[str]:
+        """Return the states of an endpoint's instances in words, sorted."""
+        own = [s for s in self.slots.values() if s.assignment.endpoint == name]
+        return sorted("new" if s.seen is None else s.seen.record.state.value for s in own)
+
+    def status_of(self, name: str = "e") -> EndpointStatus:
+        return self.endpoints[key(TENANT, name)][0].status
+
+    def report(self, slot_key: str, state: InstanceState, **fields: object) -> None:
+        """Let the node report a state; its clock runs 5000 s behind the controller's."""
+        slot = self.slots[slot_key]
+        clock = self.now - 5000.0
+        before = slot.seen.record if slot.seen is not None else None
+        moved = before is None or before.state is not state
+        values: dict[str, object] = {
+            "node": slot.assignment.node,
+            "id": slot.assignment.instance,
+            "tenant": TENANT,
+            "endpoint": slot.assignment.endpoint,
+            "variant": slot.assignment.variant,
+            "served_name": slot.assignment.served_name,
+            "model_digest": slot.assignment.model.manifest.digest,
+            "state": state,
+            "epoch": 1,
+            "door": "127.0.0.1:7000",
+            "slots": slot.assignment.slots,
+            "idle_since": clock if state is InstanceState.READY else None,
+            "rung_since": clock if moved or before is None else before.rung_since,
+            "assignment_intent": slot.assignment.intent,
+            "updated_at": clock,
+        }
+        slot.seen = observe_instance(slot.seen, Instance.model_validate({**values, **fields}), self.now)
+
+    # ---- inside -----------------------------------------------------------------------------------------
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
+
+    def _tick(self) -> None:
+        for name, node in self.nodes.items():
+            if name not in self.silent_nodes:
+                moved = node.record.model_copy(update={"heartbeat": node.record.heartbeat + 1})
+                self.nodes[name] = observe_node(node, moved, self.now)
+        if self.now >= self._beat_at:
+            self._beat_at = self.now + 1.0
+            if self.beats:
+                self.beat()
+        self.book.expire()
+        for name, slot in self.slots.items():
+            if slot.done_at <= self.now:
+                self._finish(name, slot)
+
+    def _finish(self, name: str, slot: Slot) -> None:
+        rung = slot.assignment.rung
+        slot.done_at = math.inf
+        if rung is Rung.READY and slot.assignment.endpoint in self.fails:
+            attempts = 1
+            if slot.seen is not None and slot.seen.record.failure is not None:
+                attempts = slot.seen.record.failure.attempts + 1
+            failure = Failure(reason="engine exited with code 1", first_error="bad model", attempts=attempts, code="start")
+            self.report(name, InstanceState.FAILED, failure=failure)
+            slot.done_at = self.now + self.back_off_s
+        else:
+            self.report(name, REST[rung])
+
+    def _apply(self, action: Action) -> None:
+        match action:
+            case Assign():
+                serial = self._next()
+                value = Assignment(
+                    node=action.node,
+                    instance=f"{action.endpoint}-{serial}",
+                    tenant=TENANT,
+                    endpoint=action.endpoint,
+                    endpoint_generation=action.generation,
+                    variant=action.variant,
+                    served_name=action.served_name,
+                    model=action.model,
+                    rung=action.rung,
+                    slots=action.slots,
+                    memory_mb=action.memory_mb,
+                    intent=f"i{serial}",
+                    leader_epoch=1,
+                )
+                self.slots[key(value.node, value.instance)] = Slot(value, serial, self.now, None, self.now + self.load_s)
+            case Retarget():
+                slot = self.slots[action.key]
+                assert slot.revision == action.revision
+                serial = self._next()
+                update = {"rung": action.rung, "slots": action.slots, "intent": f"i{serial}"}
+                slot.assignment = slot.assignment.model_copy(update=update)
+                slot.revision = serial
+                slot.done_at = self.now + (self.load_s if action.rung is Rung.READY else 0.1)
+            case Unassign():
+                assert self.slots[action.key].revision == action.revision
+                del self.slots[action.key]
+            case MarkEndpoint():
+                record, revision = self.endpoints[action.key]
+                assert revision == action.revision
+                update = {"status": action.status, "failure": action.failure}
+                self.endpoints[action.key] = (record.model_copy(update=update), self._next())
+                self._failure_at[action.key] = self.now
+                if record.status is not action.status:
+                    self._status_at[action.key] = self.now
+            case DropEndpoint():
+                del self.endpoints[action.key]
+            case ConfirmAbsent():
+                for name, _ in action.assignments:
+                    del self.slots[name]
+
+
+def cached(model: Model) -> CachedArtifact:
+    """Return the cache entry of a model."""
+    return CachedArtifact(digest=model.manifest.digest, bytes=model.manifest.total_bytes, pinned=False)

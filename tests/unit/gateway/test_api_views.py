@@ -1,0 +1,85 @@
+"""How records are shown: rungs, states in words, and no secrets. Also the bounded inbox of an event follower."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from standby.domain.durations import FOREVER
+from standby.domain.endpoint import EndpointStatus, Failure, ScalePolicy
+from standby.domain.errors import InvalidInput
+from standby.domain.events import ComponentNotice, EndpointChanged
+from standby.domain.instance import InstanceState
+from standby.domain.model import EngineKind, ModelFormat
+from standby.gateway.api.events import Inbox
+from standby.gateway.api.models import choose_engine
+from standby.gateway.api.responses import plain
+from standby.gateway.api.views import endpoint_view
+from support.builders import TENANT, a_config, a_manifest, a_model, an_endpoint, an_instance
+
+
+def test_an_endpoint_without_instances_is_cold() -> None:
+    view = plain(endpoint_view(an_endpoint(), a_config(), [], now=10.0))
+
+    assert view["rung"] == "cold"
+    assert view["state"] == "cold: nothing runs; the next request starts it"
+    assert view["variants"][0]["model"] == "m"
+
+
+def test_the_rung_is_the_highest_and_the_climbing_one_speaks() -> None:
+    """Of two instances at one rung, the one that is being woken is what the caller waits for."""
+    asleep = an_instance(id="i1", state=InstanceState.ASLEEP)
+    waking = an_instance(id="i2", state=InstanceState.WAKING, progress=0.5)
+
+    view = plain(endpoint_view(an_endpoint(), a_config(), [asleep, waking], now=10.0))
+
+    assert view["rung"] == "asleep"
+    assert view["state"] == "waking, 50% (and 1 more)"
+
+
+def test_a_failure_is_told_with_its_next_try() -> None:
+    failure = Failure(reason="the engine ended with exit code 1", next_retry_at=14.0)
+    endpoint = an_endpoint(status=EndpointStatus.FAILED, failure=failure)
+
+    assert (
+        endpoint_view(endpoint, None, [], now=10.0)["state"] == "failed: the engine ended with exit code 1; next try in 4.0 s"
+    )
+
+
+def test_infinity_becomes_a_word_that_json_knows() -> None:
+    policy = plain(a_config(ScalePolicy(keep_staged=FOREVER)))["variants"][0]["policy"]
+
+    assert policy["keep_staged"] == "forever"
+    assert json.loads(json.dumps(policy, allow_nan=False)) == policy
+
+
+def test_the_format_chooses_the_engine() -> None:
+    assert choose_engine(None, a_manifest(format=ModelFormat.GGUF)) is EngineKind.LLAMA_CPP
+    assert choose_engine(None, a_manifest(format=ModelFormat.SAFETENSORS)) is EngineKind.VLLM
+    assert choose_engine(EngineKind.TENSORRT_LLM, a_manifest(format=ModelFormat.SAFETENSORS)) is EngineKind.TENSORRT_LLM
+    with pytest.raises(InvalidInput, match="engine 'vllm' cannot serve a model of format 'gguf'; choose one of: llama_cpp"):
+        choose_engine(EngineKind.VLLM, a_model().manifest)
+
+
+def changed(number: int, tenant: str = TENANT, endpoint: str = "e") -> EndpointChanged:
+    return EndpointChanged(id=str(number), at=1.0, source="t", tenant=tenant, endpoint=endpoint, status="InService")
+
+
+async def test_an_inbox_takes_its_tenants_events_only() -> None:
+    inbox = Inbox(TENANT, "e", everything_of_the_platform=False)
+    inbox.put(changed(1, tenant="999999999999"))
+    inbox.put(changed(2, endpoint="other"))
+    inbox.put(ComponentNotice(id="3", at=1.0, source="t", message="a node started"))
+    inbox.put(changed(4))
+
+    assert str(await inbox.get()).startswith("id: 4\nevent: endpoint\ndata: {")
+
+
+async def test_a_slow_reader_loses_the_oldest_events_and_is_told() -> None:
+    inbox = Inbox(TENANT, "", everything_of_the_platform=True, limit=2)
+    for number in range(5):
+        inbox.put(changed(number))
+
+    assert str(await inbox.get()).startswith(": 3 events lost\nid: 3\n")
+    assert str(await inbox.get()).startswith("id: 4\n")

@@ -1,0 +1,96 @@
+"""What adapters make of engines that misbehave; the fake engine does so on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from standby.domain.errors import EngineStartFailed, ProbeFailed
+from standby.runtime.engines.base import failure_of
+from standby.runtime.engines.fake import FakeEngine
+from standby.runtime.procfs import resident
+from support.fake_engine_spec import fake_spec, running
+
+
+async def test_health_that_lies_is_caught_by_the_probe(engine: FakeEngine, run_dir: Path) -> None:
+    """Listening is not loaded, and 200 on health is not able to generate (field case B10)."""
+    async with running(engine, fake_spec(run_dir, health_lies=True, ready_after_s=60)) as handle:
+        with pytest.raises(ProbeFailed, match="answered the one-token probe with 503"):
+            await engine.probe(handle, 5)
+
+
+async def test_an_engine_that_listens_before_it_is_ready_is_waited_for(engine: FakeEngine, run_dir: Path) -> None:
+    async with running(engine, fake_spec(run_dir, start_delay_s=0.1, ready_after_s=0.5)) as handle:
+        assert (await engine.probe(handle, 5)).text == "The"
+
+
+async def test_an_engine_that_is_never_ready_runs_into_the_limit(engine: FakeEngine, run_dir: Path) -> None:
+    async with running(engine, fake_spec(run_dir, ready_after_s=600), loaded=False) as handle:
+        with pytest.raises(EngineStartFailed, match=r"did not load within 0\.3 s") as caught:
+            await engine.wait_loaded(handle, 0.3)
+    assert failure_of(caught.value).code == "engine_load_timeout"
+
+
+async def test_a_failing_first_completion_fails_the_probe_and_the_second_passes(engine: FakeEngine, run_dir: Path) -> None:
+    async with running(engine, fake_spec(run_dir, first_completion_500=True)) as handle:
+        with pytest.raises(ProbeFailed, match="with 500"):
+            await engine.probe(handle, 5)
+        await engine.probe(handle, 5)
+
+
+async def test_an_engine_that_stalls_fails_the_probe_at_its_limit(engine: FakeEngine, run_dir: Path) -> None:
+    """Alive, healthy, and generating nothing (field case B31)."""
+    async with running(engine, fake_spec(run_dir, stall=True)) as handle:
+        with pytest.raises(ProbeFailed, match=r"no token within 0\.2 s"):
+            await engine.probe(handle, 0.2)
+
+
+async def test_an_engine_that_dies_on_its_first_token_fails_the_probe(engine: FakeEngine, run_dir: Path) -> None:
+    async with running(engine, fake_spec(run_dir, die_after_tokens=0)) as handle:
+        with pytest.raises(ProbeFailed, match="closed the connection|reset"):
+            await engine.probe(handle, 5)
+        assert (await asyncio.wait_for(asyncio.shield(handle.exited), 5)).words == "killed by signal 9 (SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (3, "exit code 3"),
+        (137, "exit code 137 (a process of the engine was killed by SIGKILL): usually out of memory"),
+        (-7, "killed by signal 7 (SIGBUS): weights file vanished under the engine"),
+    ],
+)
+async def test_a_failed_start_says_how_it_ended(engine: FakeEngine, run_dir: Path, code: int, words: str) -> None:
+    async with running(engine, fake_spec(run_dir, fail_start=code), loaded=False) as handle:
+        with pytest.raises(EngineStartFailed) as caught:
+            await engine.wait_loaded(handle, 10)
+    failure = failure_of(caught.value)
+    assert failure.reason == f"engine ended while it loaded: {words}"
+    assert failure.first_error == "error: the fake engine was told to fail"
+
+
+async def test_an_engine_that_ignores_term_is_killed_at_the_deadline(engine: FakeEngine, run_dir: Path) -> None:
+    async with running(engine, fake_spec(run_dir, ignore_term=True, spawn_child=True)) as handle:
+        assert (await engine.stop(handle, 0.2)).words == "killed by signal 9 (SIGKILL)"
+
+
+async def test_memory_that_an_engine_holds_is_measured_and_sleep_is_not_claimed_to_free_it(
+    engine: FakeEngine, run_dir: Path
+) -> None:
+    async with running(engine, fake_spec(run_dir, allocate_mib=64)) as handle:
+        result = await engine.suspend(handle)
+        assert result.resident_before >= 64 * 2**20
+        assert result.resident_after == pytest.approx(result.resident_before, rel=0.05)
+    assert resident(handle.pid).total == 0
+
+
+async def test_the_log_of_the_life_before_is_kept(engine: FakeEngine, run_dir: Path) -> None:
+    for epoch in (1, 2):
+        async with running(
+            engine, fake_spec(run_dir, epoch=epoch, fail_start=1, fail_message=f"life {epoch}"), loaded=False
+        ) as handle:
+            await asyncio.wait_for(asyncio.shield(handle.exited), 10)
+    assert handle.log.read_text() == "life 2\n"
+    assert handle.log.with_name("fake1.previous.log").read_text() == "life 1\n"

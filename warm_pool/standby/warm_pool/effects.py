@@ -1,0 +1,259 @@
+"""Carries out what a life orders: each effect starts something and its answer comes back as an event."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, assert_never
+
+from standby.domain.endpoint import Failure
+from standby.domain.errors import StandbyError
+from standby.domain.instance import Rung
+from standby.runtime import lifecycle_values as life
+from standby.runtime.engines.base import EngineSpec, describe_exit, failure_of
+from standby.runtime.exit_status import ExitStatus
+from standby.warm_pool.cache import ArtifactCache
+from standby.warm_pool.door import Door
+from standby.warm_pool.managed import Managed
+from standby.warm_pool.memory import MemoryDesk
+
+_log = logging.getLogger(__name__)
+
+Post = Callable[[str, life.Event], None]
+
+
+@dataclass
+class Effects:
+    """The agent's hands. ``post`` puts an event into the agent's inbox; ``forgotten`` is told of an instance's end."""
+
+    post: Post
+    forgotten: Callable[[Managed], None]
+    progressed: Callable[[Managed, int, int], None]
+    cache: ArtifactCache
+    door: Door
+    memory: MemoryDesk
+    run_dir: Path
+    wall: Callable[[], float]
+    stop_grace_s: float
+    probe_limit_s: float
+
+    def carry_out(self, managed: Managed, effect: life.Effect) -> None:  # noqa: C901, PLR0912 - one line for each effect
+        """Start ``effect``; never waits."""
+        match effect:
+            case life.Fetch():
+                self._start(managed, "fetch", self._fetch(managed))
+            case life.CancelFetch():
+                self._cancel(managed, "fetch")
+            case life.Reserve(rung=_):
+                self.memory.reserve(managed)
+            case life.Release(keep=keep):
+                self._release(managed, keep)
+            case life.Spawn(run=run):
+                self._start(managed, "spawn", self._spawn(managed, run))
+            case life.WaitLoaded(run=run):
+                self._start(managed, "engine", self._wait_loaded(managed, run))
+            case life.Probe(run=run):
+                self._start(managed, "engine", self._probe(managed, run))
+            case life.OpenDoor(epoch=epoch):
+                self._open_door(managed, epoch)
+            case life.FenceDoor():
+                self.door.fence(managed.id)
+            case life.CloseDoor():
+                self.door.remove(managed.id)
+            case life.Drain(epoch=epoch):
+                self._start(managed, "drain", self._drain(managed, epoch))
+            case life.CancelDrain():
+                self._cancel(managed, "drain")
+            case life.Suspend(run=run):
+                self._start(managed, "engine", self._suspend(managed, run))
+            case life.Resume(run=run):
+                self._start(managed, "engine", self._resume(managed, run))
+            case life.Stop(run=run):
+                self._start(managed, "engine", self._stop(managed, run))
+            case life.ScheduleRetry(at=at):
+                self._schedule_retry(managed, at)
+            case life.Forget():
+                self._forget(managed)
+            case _:
+                assert_never(effect)
+
+    def stage(self, managed: Managed) -> None:
+        """Bring the staged artifact's pages back into memory, in the background; a climb does not wait for it."""
+        if self.cache.locate(managed.digest) is not None:
+            self._start(managed, "stage", self._warm(managed))
+
+    # ---- what takes time ---------------------------------------------------------------------------------------
+
+    async def _fetch(self, managed: Managed) -> None:
+        manifest = managed.assignment.model.manifest
+        try:
+            await self.cache.ensure(manifest, lambda done, total: self.progressed(managed, done, total))
+        except StandbyError as error:
+            self.post(managed.id, life.FetchFailed(failure_of(error)))
+            return
+        if not managed.pinned:
+            self.cache.pin(managed.digest)
+            managed.pinned = True
+        self.post(managed.id, life.Fetched())
+
+    async def _warm(self, managed: Managed) -> None:
+        try:
+            await self.cache.warm(managed.digest)
+        except (StandbyError, OSError) as error:
+            _log.warning("the pages of %s were not read ahead: %s", managed.digest[:12], error)
+
+    async def _spawn(self, managed: Managed, run: int) -> None:
+        try:
+            handle = await managed.adapter.start(self._spec(managed))
+        except StandbyError as error:
+            self.post(managed.id, life.StartFailed(run, failure_of(error)))
+            return
+        managed.handle = handle
+        handle.exited.add_done_callback(lambda done: self._exited(managed, run, done))
+        self.post(managed.id, life.Spawned(run))
+
+    async def _wait_loaded(self, managed: Managed, run: int) -> None:
+        assert managed.handle is not None
+        try:
+            await managed.adapter.wait_loaded(managed.handle, managed.assignment.activation_limit)
+        except StandbyError as error:
+            self.post(managed.id, life.StartFailed(run, failure_of(error)))
+            return
+        self.post(managed.id, life.Loaded(run))
+
+    async def _probe(self, managed: Managed, run: int) -> None:
+        assert managed.handle is not None
+        try:
+            await managed.adapter.probe(managed.handle, self.probe_limit_s)
+        except StandbyError as error:
+            self.post(managed.id, life.ProbeFailed(run, failure_of(error)))
+            return
+        self.post(managed.id, life.Probed(run))
+
+    async def _drain(self, managed: Managed, epoch: int) -> None:
+        limit = managed.assignment.drain_limit
+        if not await self.door.drained(managed.id, limit):
+            cut = self.door.abort(managed.id, f"the drain limit of {limit:g} s is over")
+            _log.warning("instance %s: %d requests were cut off at the drain limit of %g s", managed.id, cut, limit)
+            await self.door.drained(managed.id, limit)
+        self.post(managed.id, life.Drained(epoch))
+
+    async def _suspend(self, managed: Managed, run: int) -> None:
+        assert managed.handle is not None
+        try:
+            result = await managed.adapter.suspend(managed.handle)
+        except StandbyError as error:
+            self.post(managed.id, life.SuspendFailed(run, failure_of(error)))
+            return
+        managed.resident_bytes = managed.asleep_bytes = result.resident_after
+        _log.info(
+            "instance %s sleeps",
+            managed.id,
+            extra={
+                "resident_before": result.resident_before,
+                "resident_after": result.resident_after,
+                "ms": round(result.ms, 1),
+            },
+        )
+        self.post(managed.id, life.Suspended(run))
+
+    async def _resume(self, managed: Managed, run: int) -> None:
+        assert managed.handle is not None
+        if managed.climb is not None:
+            managed.climb.called_at = self.wall()
+        try:
+            await managed.adapter.resume(managed.handle)
+        except StandbyError as error:
+            self.post(managed.id, life.ResumeFailed(run, failure_of(error)))
+            return
+        self.post(managed.id, life.Resumed(run))
+
+    async def _stop(self, managed: Managed, run: int) -> None:
+        # A spawn is never cancelled: between the fork and the handle nobody else would know of the process.
+        if (spawning := managed.tasks.get("spawn")) is not None:
+            await asyncio.wait({spawning})
+        handle, managed.handle = managed.handle, None
+        if handle is not None:
+            try:
+                await managed.adapter.stop(handle, self.stop_grace_s)
+            except StandbyError as error:
+                # What cannot be ended keeps its memory: saying it were free would let the next start fail.
+                _log.error("instance %s does not end: %s", managed.id, error)
+                return
+        self.post(managed.id, life.Stopped(run))
+
+    # ---- what is done at once ----------------------------------------------------------------------------------
+
+    def _exited(self, managed: Managed, run: int, done: asyncio.Future[ExitStatus]) -> None:
+        handle = managed.handle
+        if done.cancelled() or handle is None:
+            return
+        failure: Failure = describe_exit(handle, done.result(), f"while it was {managed.life.state.value}")
+        self.post(managed.id, life.Exited(run, failure))
+
+    def _open_door(self, managed: Managed, epoch: int) -> None:
+        assert managed.handle is not None
+        self.door.open(managed.id, epoch=epoch, slots=managed.assignment.slots, socket=managed.handle.socket)
+
+    def _release(self, managed: Managed, keep: Rung) -> None:
+        if keep is Rung.ASLEEP:
+            self.memory.hold(managed, managed.asleep_bytes)
+        elif keep is not Rung.READY:
+            self.memory.release(managed)
+
+    def _schedule_retry(self, managed: Managed, at: float) -> None:
+        if managed.retry is not None:
+            managed.retry.cancel()
+        delay = max(0.0, at - self.wall())
+        managed.retry = asyncio.get_running_loop().call_later(delay, self.post, managed.id, life.RetryDue())
+
+    def _forget(self, managed: Managed) -> None:
+        if managed.retry is not None:
+            managed.retry.cancel()
+        for name in ("fetch", "stage", "drain", "engine"):
+            self._cancel(managed, name)
+        self.door.remove(managed.id)
+        self.memory.release(managed)
+        if managed.pinned:
+            self.cache.unpin(managed.digest)
+            managed.pinned = False
+        self.forgotten(managed)
+
+    def _spec(self, managed: Managed) -> EngineSpec:
+        assignment = managed.assignment
+        folder = self.cache.locate(managed.digest)
+        assert folder is not None, "a life spawns only what it has fetched and pinned"
+        return EngineSpec(
+            instance=assignment.instance,
+            epoch=managed.life.run,
+            kind=assignment.model.engine,
+            model_dir=folder,
+            model_files=tuple(item.path for item in assignment.model.manifest.objects),
+            served_name=assignment.served_name,
+            slots=assignment.slots,
+            options=dict(assignment.model.engine_options),
+            run_dir=self.run_dir,
+        )
+
+    def _start(self, managed: Managed, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` as the instance's only task of that name; the engine does one thing at a time."""
+        self._cancel(managed, name)
+        task = asyncio.get_running_loop().create_task(work, name=f"{name} {managed.id}")
+        managed.tasks[name] = task
+        task.add_done_callback(lambda done: self._finished(managed, name, done))
+
+    @staticmethod
+    def _cancel(managed: Managed, name: str) -> None:
+        task = managed.tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+
+    @staticmethod
+    def _finished(managed: Managed, name: str, task: asyncio.Task[None]) -> None:
+        if managed.tasks.get(name) is task:
+            del managed.tasks[name]
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("instance %s: %s failed in an unforeseen way", managed.id, name, exc_info=task.exception())

@@ -1,0 +1,83 @@
+"""One instance as the agent holds it: what is wanted, where it is in its life, what runs for it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from standby.domain.assignment import Assignment
+from standby.domain.instance import HAS_PROCESS, RUNG_OF, Activation, Instance, InstanceState
+from standby.runtime.engines.base import EngineAdapter, EngineHandle
+from standby.runtime.lifecycle_values import Lifecycle
+from standby.warm_pool.climb import Climb
+from standby.warm_pool.door import DoorLoad
+
+
+@dataclass
+class Managed:
+    """Owned by the agent's loop; nobody else changes it. Times are by the node's clock, seconds since the epoch."""
+
+    assignment: Assignment
+    life: Lifecycle
+    adapter: EngineAdapter
+    rung_since: float
+    handle: EngineHandle | None = None
+    climb: Climb | None = None
+    activation: Activation | None = None
+    progress: float | None = None
+    resident_bytes: int = 0
+    asleep_bytes: int = 0
+    pinned: bool = False
+    wants_memory: int | None = None
+    retry: asyncio.TimerHandle | None = None
+    tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    last_said: Instance | None = None
+
+    @property
+    def id(self) -> str:
+        """The instance's id."""
+        return self.assignment.instance
+
+    @property
+    def digest(self) -> str:
+        """The version of the model."""
+        return self.assignment.model.manifest.digest
+
+    @property
+    def has_process(self) -> bool:
+        """Whether an engine process may be alive."""
+        return self.life.state in HAS_PROCESS
+
+    def record(self, *, door: str, load: DoorLoad, idle_since: float | None, now: float) -> Instance:
+        """Return what the node says of the instance."""
+        assignment, life = self.assignment, self.life
+        return Instance(
+            node=assignment.node,
+            id=assignment.instance,
+            tenant=assignment.tenant,
+            endpoint=assignment.endpoint,
+            variant=assignment.variant,
+            served_name=assignment.served_name,
+            model_digest=self.digest,
+            state=life.state,
+            epoch=life.epoch,
+            door=door,
+            slots=assignment.slots,
+            in_flight=load.in_flight,
+            idle_since=idle_since,
+            rung_since=self.rung_since,
+            resident_bytes=self.resident_bytes if self.has_process else 0,
+            progress=self.progress,
+            activation=self.activation,
+            failure=life.failure if life.state is InstanceState.FAILED or life.retry_at is not None else None,
+            assignment_intent=assignment.intent,
+            updated_at=now,
+        )
+
+    def moved(self, after: Lifecycle, now: float) -> bool:
+        """Take up the next state of the life; return whether the rung has changed."""
+        changed = RUNG_OF[after.state] is not RUNG_OF[self.life.state]
+        if changed:
+            self.rung_since = now
+        self.life = after
+        return changed

@@ -1,0 +1,26 @@
+"""A short private folder for the engines' unix sockets."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Final
+
+# sun_path holds 108 bytes with its end; an instance's own folder and socket name need about 45.
+LONGEST: Final = 60
+
+
+def run_dir(state_dir: Path) -> Path:
+    """Return (and make, mode 0700) the folder for sockets: below the state folder, or elsewhere when that is too long."""
+    folder = state_dir / "run"
+    if len(os.fsencode(folder)) > LONGEST:
+        name = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
+        base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+        folder = Path(base) / f"standby-{os.getuid()}-{name}"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if folder.stat().st_uid != os.getuid():
+        raise PermissionError(f"{folder} belongs to somebody else")
+    folder.chmod(0o700)
+    return folder
