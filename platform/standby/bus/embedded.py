@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import fcntl
 import json
 import logging
@@ -14,7 +13,6 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +21,8 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from standby.bus.connection import Bus
 from standby.bus.settings import BusSettings
 from standby.domain.errors import BusUnavailable, ConfigurationError
+from standby.host.files import write_private
+from standby.host.guard import guarded
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +30,6 @@ START_LIMIT_S: Final = 15.0
 LOCK_LIMIT_S: Final = 5.0
 POLL_S: Final = 0.02
 LOG_TAIL_BYTES: Final = 2_000
-PR_SET_PDEATHSIG: Final = 1
 USER: Final = "standby"
 
 CONFIGURATION: Final = """\
@@ -153,13 +152,13 @@ class EmbeddedNats:
         for old in self.state_dir.glob("*.ports"):
             old.unlink(missing_ok=True)
         configuration = self.state_dir / "nats-server.conf"
-        _write_private(configuration, self._configuration(kept, port))
+        write_private(configuration, self._configuration(kept, port))
         self._log.unlink(missing_ok=True)
         with (self.state_dir / "nats-server.stderr").open("wb") as stderr:
             self._process = await asyncio.create_subprocess_exec(
-                binary, "-c", str(configuration),
+                *guarded([binary, "-c", str(configuration)]),
                 stdin=asyncio.subprocess.DEVNULL, stdout=stderr, stderr=stderr,
-                start_new_session=True, preexec_fn=_die_with(os.getpid()), pass_fds=[self._lock] if self._lock else [],
+                start_new_session=True, pass_fds=[self._lock] if self._lock else [],
             )  # fmt: skip
         deadline = time.monotonic() + START_LIMIT_S
         found = await self._learn_port(self._process, deadline)
@@ -236,7 +235,7 @@ class EmbeddedNats:
             ) from error
 
     def _save_credentials(self) -> None:
-        _write_private(self.state_dir / "credentials.json", self._known.model_dump_json())
+        write_private(self.state_dir / "credentials.json", self._known.model_dump_json())
 
     async def _take_lock(self) -> None:
         # The server inherits the descriptor, so that the folder stays taken until the server itself has ended.
@@ -276,28 +275,7 @@ def find_binary() -> str:
     return found
 
 
-def _die_with(parent: int) -> Callable[[], None]:
-    libc = ctypes.CDLL(None, use_errno=True)
-
-    def in_child() -> None:
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        # The parent may have died before the request was in place.
-        if os.getppid() != parent:
-            os._exit(1)
-
-    return in_child
-
-
 async def _kill(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     await process.wait()
-
-
-def _write_private(path: Path, text: str) -> None:
-    """Replace ``path`` in one step by a file that only its owner may read."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(text)
-    temporary.replace(path)

@@ -19,15 +19,15 @@ _START: Final = "Start"
 COMMANDS: Final[Mapping[str, Lazy]] = MappingProxyType(
     {
         "up": Lazy("standby.cli.up:up", "Start everything on this machine, with an embedded nats-server.", _START),
-        "demo": Lazy("standby.cli.demo:demo", "Show the whole ladder with a real model, and leave nothing running.", _START),
+        "demo": Lazy("standby.cli.demo.command:demo", "Show the whole ladder with a real model; nothing stays.", _START),
         "gateway": Lazy("standby.gateway.main:serve", "Run the gateway: public HTTP, admission, routing.", "Components"),
         "models": Lazy("standby.cli.models:app", "Register, list, show and delete models.", _USE),
         "endpoints": Lazy("standby.cli.endpoints:app", "Create, list, show, wait for, retry and delete endpoints.", _USE),
         "invoke": Lazy("standby.cli.invoke:invoke", "Ask an endpoint, waking it if it sleeps.", _USE),
-        "ps": Lazy("standby.cli.platform:ps", "Show instances and their rungs.", _USE),
-        "nodes": Lazy("standby.cli.platform:nodes", "Show nodes with their memory and cache.", _OPERATE),
+        "ps": Lazy("standby.cli.cluster:ps", "Show instances and their rungs.", _USE),
+        "nodes": Lazy("standby.cli.cluster:nodes", "Show nodes with their memory and cache.", _OPERATE),
         "keys": Lazy("standby.cli.keys:app", "Create, list and revoke API keys.", _OPERATE),
-        "status": Lazy("standby.cli.platform:status", "Show the state of the whole.", _OPERATE),
+        "status": Lazy("standby.cli.cluster:status", "Show the state of the whole.", _OPERATE),
         "doctor": Lazy("standby.cli.doctor:doctor", "Say what is missing on this machine and how to get it.", _OPERATE),
     }
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from pydantic import ValidationError
 from standby.domain.errors import ConfigurationError
 from standby.domain.values import Value
 from standby.gateway.keys import generate
+from standby.host.files import write_private
 
 
 class Secrets(Value):
@@ -88,14 +88,3 @@ class StateDir:
     def write_connection(self, url: str, api_key: str) -> None:
         """Let the commands find the gateway."""
         write_private(self.connection, json.dumps({"url": url, "api_key": api_key}))
-
-
-def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner reads, all or nothing."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w") as handle:
-        handle.write(text)
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)

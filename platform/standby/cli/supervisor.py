@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from standby.children.group import log_tail, spawn, stop_group
+from standby.host.group import log_tail, spawn, stop_group
 
 _log = logging.getLogger(__name__)
 

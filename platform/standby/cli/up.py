@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +10,14 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from standby.cli import session
 from standby.cli.stack import Stack, StackOptions, running
 from standby.cli.state import StateDir
 from standby.telemetry import logs
 
 
 def up(
+    ctx: typer.Context,
     state_dir: Annotated[
         Path | None, typer.Option(help="Where state, cache and logs live.", envvar="STANDBY_STATE_DIR")
     ] = None,
@@ -33,15 +34,9 @@ def up(
     Other commands find the deployment by the connection file in the state folder.
     """
     logs.configure("up")
-    root = state_dir or default_state_dir()
+    root = state_dir or session.options(ctx).folder
     options = StackOptions(StateDir(root.expanduser().absolute()), host, port, gateways, nats_url)
     asyncio.run(_run(options, Console(stderr=True)))
-
-
-def default_state_dir() -> Path:
-    """Return the folder that all commands agree on when none is named (XDG base directory specification)."""
-    base = os.environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "standby"
 
 
 async def _run(options: StackOptions, console: Console) -> None:

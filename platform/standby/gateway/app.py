@@ -16,9 +16,9 @@ from standby.bus.connection import Bus
 from standby.domain.access import ApiKey, Role
 from standby.domain.endpoint import Endpoint
 from standby.domain.errors import Forbidden, ModelNotFound, NotFound, StandbyError
-from standby.gateway.dataplane import DataPlane, acting_tenant
-from standby.gateway.http import error_body, error_headers
-from standby.gateway.keys import authenticate
+from standby.gateway.api.responses import error_response
+from standby.gateway.dataplane import DataPlane
+from standby.gateway.keys import TENANT_HEADER, acting_tenant, authenticate
 from standby.telemetry import metrics
 
 
@@ -86,7 +86,7 @@ class PublicRoutes:
                         remedy="scrape it locally or with an admin key",
                     )
             except StandbyError as error:
-                return _refuse(error)
+                return error_response(error)
         self._refresh()
         return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)
 
@@ -95,7 +95,7 @@ class PublicRoutes:
         try:
             tenant = self._tenant(request)
         except StandbyError as error:
-            return _refuse(error)
+            return error_response(error)
         listed = sorted(self.around.data.directory.served_models(tenant), key=lambda endpoint: endpoint.served_name)
         return JSONResponse({"object": "list", "data": [_as_model(endpoint) for endpoint in listed]})
 
@@ -112,7 +112,7 @@ class PublicRoutes:
                 remedy="list the models with GET /v1/models",
             )
         except StandbyError as error:
-            return _refuse(error)
+            return error_response(error)
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class PublicRoutes:
         return authenticate(given.encode("latin-1") if given else None, data.directory.keys, data.pepper)
 
     def _tenant(self, request: Request) -> str:
-        return acting_tenant(self._key(request), request.scope)
+        return acting_tenant(self._key(request), request.headers.get(TENANT_HEADER))
 
     def _refresh(self) -> None:
         data, bus = self.around.data, self.around.bus
@@ -151,10 +151,7 @@ def _as_model(endpoint: Endpoint) -> dict[str, str | int]:
     }
 
 
-def _refuse(error: StandbyError) -> Response:
-    headers = {name.decode(): value.decode() for name, value in error_headers(error)}
-    return JSONResponse(error_body(error), status_code=error.http_status, headers=headers)
-
-
 async def _nothing_there(request: Request, _error: Exception) -> Response:
-    return _refuse(NotFound(f"there is no {request.method} {request.url.path[:200]}", remedy="see the README for the routes"))
+    return error_response(
+        NotFound(f"there is no {request.method} {request.url.path[:200]}", remedy="see the README for the routes")
+    )

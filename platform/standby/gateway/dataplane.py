@@ -15,17 +15,16 @@ from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
-from standby.domain.access import ApiKey, Role
-from standby.domain.errors import BusUnavailable, EngineDied, Forbidden, InvalidInput, StandbyError
+from standby.domain.errors import BusUnavailable, EngineDied, InvalidInput, StandbyError
 from standby.domain.instance import Activation, Phase
-from standby.domain.names import check_tenant
 from standby.gateway import forms
 from standby.gateway.accounts import Accounts
 from standby.gateway.client_watch import ClientWatch
 from standby.gateway.desk import Desk, Grant
 from standby.gateway.directory import Directory
-from standby.gateway.http import ClientGone, Headers, header, read_body, send_bytes, send_error
-from standby.gateway.keys import authenticate
+from standby.gateway.errors import Headers
+from standby.gateway.http import ClientGone, header, read_body, send_bytes, send_error
+from standby.gateway.keys import TENANT_HEADER, acting_tenant, authenticate
 from standby.gateway.relay import DoorClient, OutcomeKind, RelayOutcome, RelayRequest
 
 MAX_REQUEST_ID = 128
@@ -97,6 +96,11 @@ class DataPlane:
 
     # ---- before the desk ---------------------------------------------------------------------------------------
 
+    def _tenant(self, scope: Scope) -> str:
+        key = authenticate(header(scope, b"authorization"), self.directory.keys, self.pepper)
+        named = header(scope, TENANT_HEADER.encode())
+        return acting_tenant(key, None if named is None else named.decode("latin-1"))
+
     def _arrive(self, scope: Scope) -> _Arrival:
         # The engine only ever sees an id of ours: two callers may send the same one at once (field case B34).
         request_id = secrets.token_hex(12)
@@ -105,7 +109,7 @@ class DataPlane:
         return _Arrival(self.monotonic(), self.wall(), request_id, echoed)
 
     async def _resolve(self, scope: Scope, receive: Receive, arrival: _Arrival) -> tuple[Desk, _Call]:
-        tenant = acting_tenant(authenticate(header(scope, b"authorization"), self.directory.keys, self.pepper), scope)
+        tenant = self._tenant(scope)
         if scope["method"] != "POST":
             raise InvalidInput(f"{scope['method']} is not possible here", remedy="use POST")
         path: str = scope["path"]
@@ -260,16 +264,6 @@ class DataPlane:
             headers.append((b"x-standby-activation", grant.activation.id.encode()))
             headers.append((b"x-standby-phases-ms", phases_header(grant.activation, waited)))
         return headers
-
-
-def acting_tenant(key: ApiKey, scope: Scope) -> str:
-    """Return the tenant for which a key acts: its own, or for an administrator the one in ``x-standby-tenant``."""
-    named = header(scope, b"x-standby-tenant")
-    if named is None or named.decode("latin-1") == key.tenant:
-        return key.tenant
-    if key.role is not Role.ADMIN:
-        raise Forbidden("this key may not act for another tenant by x-standby-tenant", remedy="leave the header out")
-    return check_tenant(named.decode("latin-1"))
 
 
 def phases_header(activation: Activation, waited_s: float) -> bytes:

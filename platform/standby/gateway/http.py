@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,8 +9,7 @@ import pydantic_core
 from starlette.types import Receive, Scope, Send
 
 from standby.domain.errors import PayloadTooLarge, StandbyError
-
-Headers = list[tuple[bytes, bytes]]
+from standby.gateway.errors import error_body, error_headers
 
 
 class ClientGone(Exception):
@@ -70,30 +68,6 @@ async def send_bytes(send: Send, status: int, body: bytes, headers: Iterable[tup
     start = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
-
-
-def error_body(error: StandbyError) -> dict[str, Any]:
-    """Return the error in the shape that OpenAI's clients read, with the remedy beside it."""
-    kind = "invalid_request_error" if error.http_status < 500 else "server_error"
-    return {
-        "error": {
-            "message": str(error),
-            "type": kind,
-            "param": None,
-            "code": error.code,
-            "remedy": error.remedy or None,
-        }
-    }
-
-
-def error_headers(error: StandbyError) -> Headers:
-    """Return ``Retry-After`` where a retry helps, ``WWW-Authenticate`` where a key is missing."""
-    headers: Headers = []
-    if error.retry_after_s is not None:
-        headers.append((b"retry-after", str(math.ceil(error.retry_after_s)).encode()))
-    if error.http_status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    return headers
 
 
 async def send_error(send: Send, error: StandbyError, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:

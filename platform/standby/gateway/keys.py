@@ -9,11 +9,12 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Protocol
 
 from standby.domain.access import ApiKey, Role
-from standby.domain.errors import InvalidInput, NotAuthenticated
+from standby.domain.errors import Forbidden, InvalidInput, NotAuthenticated
 from standby.domain.names import check_tenant
 
 # Recognisable, so that secret scanners and people see what they are looking at.
 PREFIX: Final = "sk-standby-"
+TENANT_HEADER: Final = "x-standby-tenant"
 MAX_KEY_LENGTH: Final = 256
 MAX_KEY_NAME: Final = 64
 
@@ -121,6 +122,18 @@ def authenticate(authorization_header: bytes | None, keys: Mapping[str, ApiKey],
     if not hmac.compare_digest(hmac.digest(pepper, secret, hashlib.sha256).hex(), found.digest):
         raise _refusal()
     return found
+
+
+def acting_tenant(key: ApiKey, named: str | None) -> str:
+    """Return the tenant for which a key acts: its own, or for an administrator the one named in ``x-standby-tenant``.
+
+    Raises Forbidden where a tenant names another one, InvalidInput where the name is no account id.
+    """
+    if named is None or named == key.tenant:
+        return key.tenant
+    if key.role is not Role.ADMIN:
+        raise Forbidden(f"this key may not act for another tenant by {TENANT_HEADER}", remedy="leave the header out")
+    return check_tenant(named)
 
 
 def _refusal() -> NotAuthenticated:

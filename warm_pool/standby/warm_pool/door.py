@@ -10,10 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 from standby.warm_pool.door_exchange import DoorLimits, Exchange
 from standby.warm_pool.door_protocol import DoorConnection
 from standby.warm_pool.door_slots import DoorLoad, DoorSlots
+
+FLUSH_LIMIT_S: Final = 2.0
 
 __all__ = ["Door", "DoorLimits", "DoorLoad"]
 
@@ -27,6 +30,8 @@ class Door:
         self.limits = limits or DoorLimits()
         self.slots = DoorSlots(on_change)
         self.connections: set[DoorConnection] = set()
+        self._no_connections = asyncio.Event()
+        self._no_connections.set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -50,12 +55,22 @@ class Door:
             self.slots.remove(gate.instance, "the node's door is closing")
         for connection in tuple(self.connections):
             connection.transport.close()
+        await self._let_go()
         if self._checking is not None:
             self._checking.cancel()
             self._checking = None
         await asyncio.gather(*self._tasks)
         await self._server.wait_closed()
         self._server = None
+
+    async def _let_go(self) -> None:
+        """Let gateways take what was written for them, for a while; a stalled one must not hold the node back."""
+        try:
+            async with asyncio.timeout(FLUSH_LIMIT_S):
+                await self._no_connections.wait()
+        except TimeoutError:
+            for connection in tuple(self.connections):
+                connection.transport.abort()
 
     # -- what the agent orders -----------------------------------------------------------------------------
 
@@ -94,6 +109,17 @@ class Door:
         """The loop's monotonic clock, in seconds."""
         assert self._loop is not None  # connections exist only after start
         return self._loop.time()
+
+    def connection_made(self, connection: DoorConnection) -> None:
+        """Remember a gateway's connection."""
+        self.connections.add(connection)
+        self._no_connections.clear()
+
+    def connection_lost(self, connection: DoorConnection) -> None:
+        """Forget it."""
+        self.connections.discard(connection)
+        if not self.connections:
+            self._no_connections.set()
 
     def begin(self, exchange: Exchange) -> None:
         """Run the exchange's connecting as a task that this door waits for at its stop."""

@@ -182,6 +182,11 @@ class Exchange:
         self._attach(upstream)
 
     def _connect(self) -> None:
+        # An engine may spend a thread on each connection: none is left idle beside the one that is now opened, so that
+        # an instance never has more connections than slots.
+        spare = self._gate.pool.take()
+        if spare is not None:
+            spare.abort()
         self._state = ExchangeState.CONNECTING
         self._spawn(self)
 

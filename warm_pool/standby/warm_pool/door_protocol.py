@@ -33,7 +33,12 @@ class DoorOwner(Protocol):
     token: bytes
     slots: DoorSlots
     limits: DoorLimits
-    connections: set[DoorConnection]
+
+    def connection_made(self, connection: DoorConnection) -> None:
+        """A gateway has connected."""
+
+    def connection_lost(self, connection: DoorConnection) -> None:
+        """The connection is closed."""
 
     def begin(self, exchange: Exchange) -> None:
         """Run the exchange's ``connect`` as a task."""
@@ -100,10 +105,10 @@ class DoorConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport  # type: ignore[assignment] # always a stream transport here
         tune(transport)
-        self._door.connections.add(self)
+        self._door.connection_made(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a reset and a close are the same here
-        self._door.connections.discard(self)
+        self._door.connection_lost(self)
         self._gateway_gone()
         self._parser = None  # type: ignore[assignment] # breaks the cycle with the parser's callbacks
 

@@ -22,12 +22,10 @@ from standby.domain.endpoint import Endpoint, EndpointConfig
 from standby.domain.errors import Forbidden, InvalidInput, NotFound, StandbyError
 from standby.domain.instance import Instance
 from standby.domain.model import Manifest, Model, SourceOptions
-from standby.domain.names import check_name, check_tenant, key
+from standby.domain.names import check_name, key
 from standby.domain.node import Node
 from standby.gateway.api.responses import error_response
-from standby.gateway.keys import KeyRing, authenticate
-
-TENANT_HEADER: Final = "x-standby-tenant"
+from standby.gateway.keys import TENANT_HEADER, KeyRing, acting_tenant, authenticate
 
 _VISIBLE_WITHIN_S: Final = 1.0
 _VISIBLE_STEP_S: Final = 0.005
@@ -166,7 +164,4 @@ def _enter(context: ApiContext, row: ApiRoute, request: Request) -> Call:
     caller = context.authenticate(None if header is None else header.encode("latin-1"))
     if row.admin and caller.role is not Role.ADMIN:
         raise Forbidden(f"{row.method} {row.path} needs an administrator's key", remedy="use a key of role admin")
-    wanted = request.headers.get(TENANT_HEADER, caller.tenant)
-    if wanted != caller.tenant and caller.role is not Role.ADMIN:
-        raise Forbidden(f"this key may not act for another tenant by {TENANT_HEADER}", remedy="leave the header out")
-    return Call(context, request, caller, check_tenant(wanted))
+    return Call(context, request, caller, acting_tenant(caller, request.headers.get(TENANT_HEADER)))

@@ -49,6 +49,9 @@ class EndpointBody(Value):
         if len(set(names)) != len(names):
             msg = f"variants: the names {sorted(names)} are not all different"
             raise ValueError(msg)
+        if len(self.variants) > 1:
+            msg = f"variants: {len(names)} given, an endpoint serves 1 so far"
+            raise ValueError(msg)
         if self.variants and sum(item.weight for item in self.variants) <= 0:
             msg = "variants: the weights sum to 0, so none would get a request"
             raise ValueError(msg)

@@ -9,7 +9,7 @@ from pydantic import Field
 from starlette.responses import Response
 
 from standby.bus.tables import Entry
-from standby.domain.errors import Conflict, InvalidInput, ModelNotFound, RevisionConflict
+from standby.domain.errors import Conflict, Forbidden, InvalidInput, ModelNotFound, RevisionConflict
 from standby.domain.model import EngineKind, Manifest, Model, ModelFormat, SourceOptions
 from standby.domain.names import check_name, key
 from standby.domain.values import Value
@@ -44,6 +44,7 @@ async def register(call: Call) -> Response:
     """
     body = await read_body(call.request, ModelBody)
     check_name("model", body.name)
+    check_source(call, body)
     manifest = await call.context.inspect(body.source_uri, body.source)
     model = Model(
         tenant=call.tenant,
@@ -89,6 +90,22 @@ async def delete(call: Call) -> Response:
         await call.context.tables.models.delete(record_key, entry.revision)
     await visible(call.context.copies.models, record_key, None)
     return json_response({"deleted": entry.value.name})
+
+
+def check_source(call: Call, body: ModelBody) -> None:
+    """Refuse sources by which a tenant would read with the platform's rights. Raises Forbidden.
+
+    ``file://`` reads the nodes' own disks, and another store's address is called from inside with our credentials.
+    """
+    if call.is_admin:
+        return
+    if not body.source_uri.startswith("s3://"):
+        raise Forbidden(f"source {body.source_uri[:80]!r} needs an administrator's key", remedy="upload the model to S3")
+    if body.source.endpoint_url is not None:
+        raise Forbidden(
+            f"source.endpoint_url {body.source.endpoint_url[:80]!r} needs an administrator's key",
+            remedy="leave it out: the platform's own store is used",
+        )
 
 
 def choose_engine(wanted: EngineKind | None, manifest: Manifest) -> EngineKind:

@@ -13,11 +13,10 @@ from starlette.responses import Response
 
 from standby.domain.errors import InvalidInput, MalformedJson, PayloadTooLarge, StandbyError
 from standby.domain.instance import Rung
+from standby.gateway.errors import error_body, error_headers
 
 MAX_BODY_BYTES: Final = 1024 * 1024
 JSON_TYPE: Final = "application/json"
-
-_TYPES: Final = {400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error"}
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -29,20 +28,9 @@ def json_response(content: object, status: int = 200) -> Response:
 
 def error_response(error: StandbyError) -> Response:
     """Return the error's envelope with its HTTP status, and ``retry-after`` where a retry helps."""
-    fallback = "invalid_request_error" if error.http_status < 500 else "server_error"
-    content = {
-        "error": {
-            "message": error.message,
-            "type": _TYPES.get(error.http_status, fallback),
-            "code": error.code,
-            "remedy": error.remedy,
-        }
-    }
-    response = json_response(content, error.http_status)
-    if error.retry_after_s is not None:
-        response.headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s)))
-    if error.http_status == 401:
-        response.headers["www-authenticate"] = "Bearer"
+    response = json_response(error_body(error), error.http_status)
+    for name, value in error_headers(error):
+        response.headers[name.decode()] = value.decode()
     return response
 
 

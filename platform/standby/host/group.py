@@ -9,7 +9,7 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
-from standby.children.guard import guarded
+from standby.host.guard import guarded
 
 KILL_LIMIT_S = 5.0
 

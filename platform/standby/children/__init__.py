@@ -1,1 +1,0 @@
-"""Child processes that never outlive their parent, and that end as a whole group."""

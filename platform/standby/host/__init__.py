@@ -1,0 +1,1 @@
+"""What the operating system gives: children that never outlive their parent, private files."""
