@@ -158,6 +158,7 @@ async def _context(stack: AsyncExitStack, bus: Bus, environment: Mapping[str, st
         copies=copies,
         pepper=PEPPER,
         source="gateway/test",
+        open_sources=True,
         heartbeat_s=0.2,
         inspect=functools.partial(inspect, environment=environment),
     )

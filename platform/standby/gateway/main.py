@@ -114,6 +114,7 @@ async def _parts(
         ),
         pepper=pepper,
         source=f"gateway/{name}",
+        open_sources=settings.open_sources,
     )
     await directory.start()
     tasks = [asyncio.create_task(reporter.run()), asyncio.create_task(reporter.run_beats(directory.desks))]

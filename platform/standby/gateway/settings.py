@@ -19,6 +19,7 @@ class GatewaySettings(Settings):
     admin_key: SecretStr | None = Field(default=None, description="full bearer key that is made an administrator's at start")
     max_body_bytes: int = Field(default=6 * 1024 * 1024, ge=1, description="SageMaker's real-time limit")
     queue_bytes: int = Field(default=512 * 1024 * 1024, ge=0, description="body bytes that may wait, all endpoints together")
+    open_sources: bool = Field(default=False, description="let tenants register file:// sources and any endpoint_url")
     shutdown_grace_s: float = Field(default=30.0, ge=0, description="how long open requests may go on after SIGTERM")
     max_staleness_s: float = Field(default=90.0, gt=0, description="older local copies make /readyz fail")
     log_level: str = "info"

@@ -71,36 +71,17 @@ async def test_a_race_for_a_served_name_has_one_winner(control: Control) -> None
     assert len(await control.tables.endpoint_configs.list(ONE)) == 1
 
 
-async def test_variants_share_the_endpoints_policy_unless_they_have_their_own(control: Control) -> None:
+async def test_a_variant_has_its_own_policy_and_there_is_one_so_far(control: Control) -> None:
     await control.register()
-    variants = [{"name": "a", "model": "smol", "weight": 3}, {"name": "b", "model": "smol", "policy": {"slots": 9}}]
+    body = {"name": "split", "variants": [{"name": "b", "model": "smol", "policy": {"slots": 9}}], "policy": {"slots": 2}}
 
-    answer = await control.call(
-        "one", "POST", "/api/v1/endpoints", {"name": "split", "variants": variants, "policy": {"slots": 2}}
-    )
+    answer = await control.call("one", "POST", "/api/v1/endpoints", body)
 
-    assert [(v["name"], v["weight"], v["policy"]["slots"]) for v in answer.json()["variants"]] == [("a", 3.0, 2), ("b", 1.0, 9)]
-
-
-BAD: list[tuple[dict[str, object], int, str]] = [
-    ({"model": "nothing"}, 404, "there is no model 'nothing'"),
-    ({"model": "a.b"}, 400, "model name 'a.b' is not legal"),
-    ({}, 400, "give either 'model' or 'variants'"),
-    ({"model": "smol", "variants": [{"model": "smol"}]}, 400, "give either 'model' or 'variants'"),
-    ({"variants": [{"model": "smol"}, {"model": "smol"}]}, 400, "are not all different"),
-    ({"variants": [{"model": "smol", "weight": 0}]}, 400, "the weights sum to 0"),
-    ({"model": "smol", "name": "-x"}, 400, "endpoint name '-x' is not legal"),
-    ({"model": "smol", "served_name": "a//b"}, 400, "served model name 'a//b' is not legal"),
-    (
-        {"model": "smol", "policy": {"keep_ready": "soon"}},
-        400,
-        "policy.keep_ready: Value error, duration 'soon' is not understood",
-    ),
-    ({"model": "smol", "policy": {"keep_ready": -1}}, 400, "policy.keep_ready: Value error, duration -1 is negative"),
-    ({"model": "smol", "policy": {"slots": 0}}, 400, "policy.slots: Input should be greater than or equal to 1 (got '0')"),
-    ({"model": "smol", "policy": {"min_ready": 2}}, 400, "min_ready 2 is above max_instances 1"),
-    ({"model": "smol", "memory_mb": 1}, 400, "memory_mb: Input should be greater than or equal to 128"),
-]
+    assert [(v["name"], v["policy"]["slots"]) for v in answer.json()["variants"]] == [("b", 9)]
+    two = [{"name": "a", "model": "smol"}, {"name": "b", "model": "smol"}]
+    refused = await control.call("one", "POST", "/api/v1/endpoints", {"name": "more", "variants": two})
+    assert refused.status_code == 400
+    assert "2 given, an endpoint serves 1 so far" in refused.json()["error"]["message"]
 
 
 async def test_bad_input_names_the_rule_and_creates_nothing(control: Control) -> None:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from pathlib import Path
 
-from support.control_api import Control
+import pytest
+from starlette.applications import Starlette
+
+from standby.gateway.api.routes import api_routes
+from support.control_api import Control, http_server
 from support.real_model import real_model_path
 
 
@@ -134,3 +139,19 @@ async def test_a_large_body_is_refused_with_and_without_a_length(control: Contro
             answer = await client.post("/api/v1/models", content=content)  # type: ignore[arg-type]
             assert (answer.status_code, answer.json()["error"]["code"]) == (413, "payload_too_large")
             assert "1048576 bytes" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("source_uri", "source"),
+    [("file:///etc/", {}), ("s3://bucket/m/", {"endpoint_url": "http://127.0.0.1:1"})],
+)
+async def test_a_tenant_cannot_read_with_the_platforms_rights(control: Control, source_uri: str, source: dict[str, str]) -> None:
+    """A node's own disk, and other stores called from inside, are for administrators."""
+    context = dataclasses.replace(control.context, open_sources=False)
+    async with http_server(Starlette(routes=list(api_routes(context)))) as url:
+        closed = dataclasses.replace(control, url=url)
+        body = {"name": "smol", "source_uri": source_uri, "source": source}
+        refused = await closed.call("one", "POST", "/api/v1/models", body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (403, "forbidden")
+        tried = await closed.call("admin", "POST", "/api/v1/models", body)
+        assert tried.status_code == 422, tried.text

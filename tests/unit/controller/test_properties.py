@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,7 +41,7 @@ class AnyCluster(RuleBasedStateMachine):
     """Two endpoints, two nodes, and everything that can happen to them; ``decide`` proves idempotence each time."""
 
     @initialize(first=policies, second=policies, load=st.sampled_from([0.2, 3.0, 25.0]))
-    def build(self, first: dict[str, object], second: dict[str, object], load: float) -> None:
+    def build(self, first: dict[str, Any], second: dict[str, Any], load: float) -> None:
         self.cluster = Cluster(load_s=load, back_off_s=5.0)
         self.cluster.add_node("n1", capacity=GIB)
         self.cluster.add_node("n2", capacity=GIB)
@@ -130,7 +132,7 @@ TestAnyCluster = AnyCluster.TestCase
 
 @given(policy=policies, idle=st.floats(0, 4000))
 @settings(max_examples=100, deadline=None)
-def test_min_ready_is_never_undercut(policy: dict[str, object], idle: float) -> None:
+def test_min_ready_is_never_undercut(policy: dict[str, Any], idle: float) -> None:
     cluster = Cluster(load_s=0.2)
     cluster.add_node()
     cluster.add_endpoint("a", memory_mb=200, **policy)

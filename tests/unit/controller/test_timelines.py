@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from support.cluster import GIB, MIB, Cluster, make_model
 pytestmark = pytest.mark.decision
 
 
-def started(**policy: object) -> Cluster:
+def started(**policy: Any) -> Cluster:
     cluster = Cluster()
     cluster.add_node()
     cluster.add_endpoint("e", **policy)
@@ -26,12 +27,15 @@ def started(**policy: object) -> Cluster:
 
 def moves(cluster: Cluster) -> list[tuple[float, str]]:
     """Return (seconds since the start, what) of every change of a rung."""
-    names = {
-        Assign: lambda a: f"assign {a.rung.label}",
-        Retarget: lambda a: f"{a.before.label} to {a.rung.label}",
-        Unassign: lambda _: "cold",
-    }
-    return [(round(t - 1000.0, 1), names[type(a)](a)) for t, a in cluster.trace if type(a) in names]
+    told: list[tuple[float, str]] = []
+    for at, action in cluster.trace:
+        if isinstance(action, Assign):
+            told.append((round(at - 1000.0, 1), f"assign {action.rung.label}"))
+        elif isinstance(action, Retarget):
+            told.append((round(at - 1000.0, 1), f"{action.before.label} to {action.rung.label}"))
+        elif isinstance(action, Unassign):
+            told.append((round(at - 1000.0, 1), "cold"))
+    return told
 
 
 def test_nothing_is_started_while_nobody_asks() -> None:

@@ -72,6 +72,8 @@ class ApiContext:
     clock: Callable[[], float] = time.monotonic
     inspect: Callable[[str, SourceOptions], Awaitable[Manifest]] = inspect
     heartbeat_s: float = 10.0
+    # Whether tenants, too, may register file:// sources and other stores; administrators always may.
+    open_sources: bool = False
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     # Checks over several tables ("is the served name free, is the model still there") and the write that follows are
     # one step inside this gateway; between gateways the writer looks again after its write.

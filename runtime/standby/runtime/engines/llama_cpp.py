@@ -36,7 +36,12 @@ _BYTES_PER_PARAMETER: Final = 0.6  # of a 4-bit file, where the count is not kno
 
 
 class LlamaCpp(ProcessEngine):
-    """One child process per instance, running ``llama_cpp_child``."""
+    """One child process per instance, running ``llama_cpp_child``.
+
+    A client that leaves is noticed when the next token is written to it, or, for an answer that is not streamed, when
+    nothing has happened in the whole engine for a second: while another slot generates, an abandoned request of that
+    kind runs to its end (llama.cpp 11549).
+    """
 
     guards_itself = True
     says_ready = True
