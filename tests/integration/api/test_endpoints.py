@@ -84,6 +84,27 @@ async def test_a_variant_has_its_own_policy_and_there_is_one_so_far(control: Con
     assert "2 given, an endpoint serves 1 so far" in refused.json()["error"]["message"]
 
 
+BAD: list[tuple[dict[str, object], int, str]] = [
+    ({"model": "nothing"}, 404, "there is no model 'nothing'"),
+    ({"model": "a.b"}, 400, "model name 'a.b' is not legal"),
+    ({}, 400, "give either 'model' or 'variants'"),
+    ({"model": "smol", "variants": [{"model": "smol"}]}, 400, "give either 'model' or 'variants'"),
+    ({"variants": [{"model": "smol"}, {"model": "smol"}]}, 400, "are not all different"),
+    ({"variants": [{"model": "smol", "weight": 0}]}, 400, "the weights sum to 0"),
+    ({"model": "smol", "name": "-x"}, 400, "endpoint name '-x' is not legal"),
+    ({"model": "smol", "served_name": "a//b"}, 400, "served model name 'a//b' is not legal"),
+    (
+        {"model": "smol", "policy": {"keep_ready": "soon"}},
+        400,
+        "policy.keep_ready: Value error, duration 'soon' is not understood",
+    ),
+    ({"model": "smol", "policy": {"keep_ready": -1}}, 400, "policy.keep_ready: Value error, duration -1 is negative"),
+    ({"model": "smol", "policy": {"slots": 0}}, 400, "policy.slots: Input should be greater than or equal to 1 (got '0')"),
+    ({"model": "smol", "policy": {"min_ready": 2}}, 400, "min_ready 2 is above max_instances 1"),
+    ({"model": "smol", "memory_mb": 1}, 400, "memory_mb: Input should be greater than or equal to 128"),
+]
+
+
 async def test_bad_input_names_the_rule_and_creates_nothing(control: Control) -> None:
     await control.register()
 
