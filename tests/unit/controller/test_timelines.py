@@ -110,6 +110,45 @@ def test_forty_first_requests_start_one_instance_even_if_two_are_allowed() -> No
     assert moves(cluster) == [(0.0, "assign ready")]
 
 
+def test_a_queue_behind_a_long_load_starts_no_second_one() -> None:
+    cluster = started(slots=4, max_instances=3)
+    cluster.load_s = 60.0
+    cluster.ask(queued=40)
+    cluster.run_until(1059.0)
+    assert moves(cluster) == [(0.0, "assign ready")]
+
+
+def test_while_one_instance_loads_the_idle_one_beside_it_stays() -> None:
+    """Field case B11 with two instances: what loads has not had its chance to serve yet."""
+    cluster = started(slots=1, max_instances=2, keep_ready=5, scale_in_after=600)
+    cluster.ask(queued=1)
+    cluster.run_until(1002.0)
+    cluster.load_s = 40.0
+    cluster.ask(in_flight=1, queued=5)
+    cluster.run_until(1015.0)
+    assert cluster.state_of() == ["new", "ready"]
+    cluster.ask()
+    cluster.run_until(1050.0)
+    assert cluster.state_of() == ["new", "ready"]
+    cluster.run_until(1055.0)
+    assert cluster.state_of() == ["ready", "ready"]
+    cluster.run_until(1060.0)
+    assert cluster.state_of() == ["asleep", "asleep"]
+
+
+def test_no_third_instance_beside_one_that_failed() -> None:
+    cluster = started(slots=1, max_instances=4, keep_ready=600, scale_in_after=600)
+    cluster.ask(queued=1)
+    cluster.run_until(1002.0)
+    cluster.fails.add("e")
+    cluster.ask(in_flight=1, queued=1)
+    cluster.run_until(1015.0)
+    cluster.ask(in_flight=1, queued=20)
+    cluster.run_until(1090.0)
+    assert cluster.state_of() == ["failed", "ready"]
+    assert cluster.status_of() is EndpointStatus.IN_SERVICE
+
+
 def test_lasting_excess_scales_out_up_to_the_limit_and_in_after_the_window() -> None:
     cluster = started(slots=4, max_instances=3, scale_in_after=60, keep_ready=300)
     cluster.ask(queued=1)

@@ -17,7 +17,7 @@ class LlamaCppOptions(Value):
     """Engine options of a model served by llama.cpp. Context is per slot: a slot is one request at a time."""
 
     context: int = Field(default=2048, ge=64, le=1_048_576, description="tokens per slot, capped by the model's own")
-    threads: int = Field(default=0, ge=0, le=1024, description="of generation; 0: every processor of the machine")
+    threads: int = Field(default=0, ge=0, le=1024, description="of generation; 0: half of the processors")
     batch: int = Field(default=2048, ge=1, le=65_536, description="tokens of prompt taken in one logical batch")
     micro_batch: int = Field(default=512, ge=1, le=65_536, description="tokens of prompt computed at once")
     kv_type: CacheType = Field(default="f16", description="number type of the key-value cache")
