@@ -14,6 +14,7 @@ import argparse
 import contextlib
 import json
 import os
+import secrets
 import shutil
 import socket
 import statistics
@@ -198,15 +199,20 @@ def start_litellm(processes: Processes, litellm: str, engine_port: int, folder: 
     model = {"model": "openai/m", "api_base": f"http://127.0.0.1:{engine_port}/v1", "api_key": "none"}
     config.write_text(json.dumps({"model_list": [{"model_name": "m", "litellm_params": model}]}))
     port = free_port()
+    master_key = f"sk-{secrets.token_hex(16)}"
     pid, _ = processes.run(
         0,
         litellm,
         *("--config", str(config), "--host", "127.0.0.1", "--port", str(port)),
-        env={"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"},
+        env={
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+            "LITELLM_LOG": "ERROR",
+            "LITELLM_MASTER_KEY": master_key,
+        },
         speaks=False,
     )
     wait_for_port(port, 60)
-    return Stack("LiteLLM, 1 hop", ("127.0.0.1", port), (pid,))
+    return Stack("LiteLLM, 1 hop", ("127.0.0.1", port), (pid,), {"authorization": f"Bearer {master_key}"})
 
 
 # -- measuring -----------------------------------------------------------------------------------------------

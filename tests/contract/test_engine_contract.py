@@ -166,7 +166,7 @@ async def test_an_engine_can_be_stopped_before_it_has_loaded(case: Case) -> None
 async def test_a_killed_engine_is_noticed_by_event(case: Case) -> None:
     async with running(case.adapter, case.spec(case.run_dir)) as handle:
         handle.process.send(signal.SIGKILL)
-        status = await asyncio.wait_for(asyncio.shield(handle.exited), 5)
+        status = await asyncio.wait_for(handle.exited, 5)
         assert status.words == "killed by signal 9 (SIGKILL)"
 
 
@@ -175,7 +175,7 @@ async def test_a_sleeping_engine_that_was_killed_cannot_be_resumed(case: Case) -
     async with running(case.adapter, case.spec(case.run_dir)) as handle:
         await case.adapter.suspend(handle)
         handle.process.send(signal.SIGKILL)
-        await asyncio.wait_for(asyncio.shield(handle.exited), 5)
+        await asyncio.wait_for(handle.exited, 5)
         with pytest.raises(EngineError, match=r"ended while it slept: killed by signal 9"):
             await case.adapter.resume(handle)
 

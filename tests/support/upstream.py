@@ -30,6 +30,7 @@ class Call:
         """Write raw bytes, waiting while the peer is full."""
         self.transport.write(data)
         self.written += len(data)
+        await asyncio.sleep(0)  # a wait that does not wait would keep the peer's end from being noticed
         await self.writable.wait()
 
     async def json(self, status: int, body: bytes, *, headers: str = "") -> None:

@@ -45,11 +45,14 @@ def hopeless(endpoint: Endpoint, now: float) -> Admission | None:
     if endpoint.status is EndpointStatus.DELETING:
         return Admission(Verdict.GONE, "the endpoint is being deleted")
     failure = endpoint.failure
-    if endpoint.status is EndpointStatus.FAILED and failure is not None and failure.attempts >= FAST_FAIL_AFTER:
-        wait = None if failure.next_retry_at is None else max(1.0, failure.next_retry_at - now)
-        first = f": {failure.first_error}" if failure.first_error else ""
-        return Admission(Verdict.FAILED, f"{failure.reason}{first} ({failure.attempts} attempts)", wait)
-    return None
+    if endpoint.status is not EndpointStatus.FAILED or failure is None or failure.attempts < FAST_FAIL_AFTER:
+        return None
+    # Once the retry is due somebody must ask, or an endpoint whose instance was given up would never be tried again.
+    if failure.next_retry_at is None or failure.next_retry_at <= now:
+        return None
+    first = f": {failure.first_error}" if failure.first_error else ""
+    reason = f"{failure.reason}{first} ({failure.attempts} attempts)"
+    return Admission(Verdict.FAILED, reason, max(1.0, failure.next_retry_at - now))
 
 
 def may_wait(endpoint: Endpoint, policy: ScalePolicy, room: Room, body_bytes: int, now: float) -> Admission:

@@ -28,7 +28,7 @@ _ENVIRONMENT: Final = frozenset(
 
 
 class EngineProcess:
-    """A running engine. ``exited`` is set once, by event, when its first process has ended.
+    """A running engine, watched by event until its first process has ended.
 
     The ended process is not waited for until ``stop``: as a zombie it keeps its number, and so the number of its
     group, from being given to a stranger while members of the group may still have to be killed.
@@ -40,12 +40,22 @@ class EngineProcess:
         stat = process_stat(popen.pid)
         assert stat is not None, "an own child that has not been waited for is always visible"
         self.start_ticks = stat.start_ticks
-        self.exited: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
         self._popen = popen
         self._handle = os.pidfd_open(popen.pid)
         self._reaped = False
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._handle, self._notice_exit)
+
+    @property
+    def status(self) -> ExitStatus | None:
+        """How the first process ended; None while it runs."""
+        return self._ended.result() if self._ended.done() else None
+
+    @property
+    def exited(self) -> asyncio.Future[ExitStatus]:
+        """A future of the end, for each who asks: a waiter that is cancelled cancels nobody else's."""
+        return asyncio.shield(self._ended)
 
     def send(self, number: signal.Signals) -> None:
         """Send ``number`` to the first process; nothing happens when it has ended."""
@@ -65,25 +75,24 @@ class EngineProcess:
         May be called again, also after a cancelled call, and after the engine has ended by itself.
         Raises EngineError when the kernel does not let one of them go.
         """
-        if not self.exited.done():
+        if not self._ended.done():
             self.send_to_group(signal.SIGTERM)
             self.send_to_group(signal.SIGCONT)  # a stopped process does not see SIGTERM until it is continued
-            await asyncio.wait([self.exited], timeout=grace_s)
+            await asyncio.wait([self._ended], timeout=grace_s)
         if not self._reaped:
             await kill_members(self.mark, group=self.pid)
-            status = await self.exited
+            await self.exited
             self._reap()
-            return status
-        return self.exited.result()
+        return self._ended.result()
 
     def _notice_exit(self) -> None:
         ended = os.waitid(os.P_PIDFD, self._handle, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if ended is None:
             return
         self._loop.remove_reader(self._handle)
-        if not self.exited.done():
+        if not self._ended.done():
             code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
-            self.exited.set_result(ExitStatus.of(code))
+            self._ended.set_result(ExitStatus.of(code))
 
     def _reap(self) -> None:
         if not self._reaped:

@@ -153,6 +153,12 @@ async def test_waiters_learn_why_an_endpoint_fails_again_and_again() -> None:
     assert error.value.retry_after_s == 4.0
     with pytest.raises(EndpointFailed):
         await rig.ask()
+    rig.now += 5
+    asked = rig.ask()
+    await turn()
+    assert not asked.done(), "the retry is due: somebody has to ask for it"
+    asked.cancel()
+    await turn()
 
 
 async def test_deletion_ends_the_wait() -> None:

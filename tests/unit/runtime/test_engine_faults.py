@@ -51,7 +51,7 @@ async def test_an_engine_that_dies_on_its_first_token_fails_the_probe(engine: Fa
     async with running(engine, fake_spec(run_dir, die_after_tokens=0)) as handle:
         with pytest.raises(ProbeFailed, match=r"closed the connection|reset"):
             await engine.probe(handle, 5)
-        assert (await asyncio.wait_for(asyncio.shield(handle.exited), 5)).words == "killed by signal 9 (SIGKILL)"
+        assert (await asyncio.wait_for(handle.exited, 5)).words == "killed by signal 9 (SIGKILL)"
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,6 @@ async def test_the_log_of_the_life_before_is_kept(engine: FakeEngine, run_dir: P
     for epoch in (1, 2):
         spec = fake_spec(run_dir, epoch=epoch, fail_start=1, fail_message=f"life {epoch}")
         async with running(engine, spec, loaded=False) as handle:
-            await asyncio.wait_for(asyncio.shield(handle.exited), 10)
+            await asyncio.wait_for(handle.exited, 10)
     assert handle.log.read_text() == "life 2\n"
     assert handle.log.with_name("fake1.previous.log").read_text() == "life 1\n"

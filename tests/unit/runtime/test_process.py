@@ -35,7 +35,7 @@ async def first_line(log: Path) -> str:
 
 async def test_the_exit_is_noticed_by_event_and_said_in_words(tmp_path: Path) -> None:
     process = spawn(python("import sys; print('out'); sys.exit(3)"), log=tmp_path / "log", mark=MARK)
-    status = await asyncio.wait_for(asyncio.shield(process.exited), 10)
+    status = await asyncio.wait_for(process.exited, 10)
     assert status.words == "exit code 3"
     assert (await process.stop(1)).code == 3
     assert (tmp_path / "log").read_text() == "out\n"
@@ -79,7 +79,7 @@ async def test_a_grandchild_that_outlives_a_killed_leader_is_gone_before_stop_re
     process = spawn(python(GRANDCHILD.format("import time; time.sleep(600)")), log=tmp_path / "log", mark=MARK)
     grandchild = int(await first_line(tmp_path / "log"))
     process.send(signal.SIGKILL)
-    assert (await asyncio.wait_for(asyncio.shield(process.exited), 10)).words == "killed by signal 9 (SIGKILL)"
+    assert (await asyncio.wait_for(process.exited, 10)).words == "killed by signal 9 (SIGKILL)"
     assert [stat.pid for stat in members(MARK)] == [grandchild]
     await process.stop(1)
     assert members(MARK) == ()

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from standby.runtime.engines.fake import FakeEngine
 from standby.runtime.process import spawn
 from standby.runtime.process_group import kill_members
@@ -15,6 +17,7 @@ from standby.runtime.process_ledger import ProcessLedger
 from standby.runtime.procfs import process_stat
 from support import engine_parent
 from support.fake_engine_spec import fake_spec
+from support.real_model import real_model_path
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
@@ -30,15 +33,21 @@ async def until_dead(pid: int) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_orphans_of_a_killed_agent_are_reaped_with_their_grandchildren(run_dir: Path, ledger: ProcessLedger) -> None:
-    """The kernel ends the engine itself; its helper survives and is found by the record (field case B30)."""
+async def killed_agent(run_dir: Path, *arguments: str) -> list[int]:
+    """Start an agent with an engine, kill it without warning, and return the engine's processes, the first one first."""
     parent = await asyncio.create_subprocess_exec(
-        sys.executable, engine_parent.__file__, str(run_dir), str(run_dir / "ledger"), stdout=subprocess.PIPE
+        sys.executable, engine_parent.__file__, str(run_dir), str(run_dir / "ledger"), *arguments, stdout=subprocess.PIPE
     )
     assert parent.stdout is not None
-    engine, helper = sorted(int(pid) for pid in (await asyncio.wait_for(parent.stdout.readline(), 30)).split())
+    numbers = sorted(int(pid) for pid in (await asyncio.wait_for(parent.stdout.readline(), 30)).split())
     parent.kill()
     await parent.wait()
+    return numbers
+
+
+async def test_orphans_of_a_killed_agent_are_reaped_with_their_grandchildren(run_dir: Path, ledger: ProcessLedger) -> None:
+    """The kernel ends the engine itself; its helper survives and is found by the record (field case B30)."""
+    engine, helper = await killed_agent(run_dir)
     await until_dead(engine)
     assert alive(helper)
 
@@ -48,6 +57,14 @@ async def test_orphans_of_a_killed_agent_are_reaped_with_their_grandchildren(run
     assert not alive(helper)
     assert ledger.records() == ()
     assert await ledger.reap_orphans() == ()
+
+
+@pytest.mark.real_engine
+async def test_a_real_engine_ends_with_its_killed_agent(run_dir: Path, ledger: ProcessLedger) -> None:
+    (engine,) = await killed_agent(run_dir, str(real_model_path()))
+    await until_dead(engine)
+    await ledger.reap_orphans()
+    assert ledger.records() == ()
 
 
 async def test_a_stranger_with_a_recycled_number_is_left_alone(ledger: ProcessLedger) -> None:

@@ -155,7 +155,13 @@ class DoorConnection(asyncio.Protocol):
     # -- httptools callbacks -------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        if self._head_complete:
+        if not self._head_complete:
+            return
+        if self._admitted and self._exchange is None and not self._close_after:
+            # The request before was answered early, and the end of its body came in the same read as this one.
+            self._parts.clear()
+            self._reset()
+        else:
             # A gateway never pipelines. The request being served is finished, then the connection closes.
             self._deaf = self._close_after = True
             self._own_parts = len(self._parts)

@@ -66,7 +66,7 @@ class EngineHandle:
 
     @property
     def exited(self) -> asyncio.Future[ExitStatus]:
-        """Set by event when the first process has ended, whoever ended it."""
+        """A future, new at each call, of the end of the first process, whoever ended it."""
         return self.process.exited
 
     __hash__ = object.__hash__

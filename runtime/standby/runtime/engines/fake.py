@@ -62,7 +62,7 @@ class FakeEngine(ProcessEngine):
         handle.process.send_to_group(signal.SIGSTOP)
         async with asyncio.timeout(_STOP_LIMIT_S):
             while (stat := process_stat(handle.pid)) and not stat.stopped:
-                if handle.exited.done():
+                if handle.process.status is not None:
                     raise EngineError("engine ended while it was being suspended")
                 await asyncio.sleep(0.001)
         after = resident(handle.pid)

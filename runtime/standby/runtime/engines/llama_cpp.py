@@ -107,7 +107,7 @@ async def _until_stopped(handle: EngineHandle) -> None:
     deadline = loop.time() + _SUSPEND_LIMIT_S
     while loop.time() < deadline:
         stat = process_stat(handle.pid)
-        if handle.exited.done() or stat is None or not stat.alive:
+        if handle.process.status is not None or stat is None or not stat.alive:
             raise EngineError("engine ended while it was being suspended", remedy="see its log")
         if stat.stopped:
             return

@@ -84,8 +84,8 @@ class ProcessEngine(ABC):
             await asyncio.wait(either, timeout=deadline_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             loaded.cancel()
-        if handle.exited.done():
-            raise StartFailure(describe_exit(handle, handle.exited.result(), "while it loaded"))
+        if (status := handle.process.status) is not None:
+            raise StartFailure(describe_exit(handle, status, "while it loaded"))
         if not loaded.done():
             reason = f"engine did not load within {deadline_s:g} s"
             raise StartFailure(describe(handle, reason, code="engine_load_timeout"), remedy="raise activation_limit")
@@ -110,8 +110,8 @@ class ProcessEngine(ABC):
 
     async def resume(self, handle: EngineHandle) -> None:
         """Continue the whole group."""
-        if handle.exited.done():
-            raise EngineError(f"engine ended while it slept: {handle.exited.result().words}")
+        if (status := handle.process.status) is not None:
+            raise EngineError(f"engine ended while it slept: {status.words}")
         handle.process.send_to_group(signal.SIGCONT)
 
     async def stop(self, handle: EngineHandle, grace_s: float) -> ExitStatus:
