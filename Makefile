@@ -52,10 +52,16 @@ test: $(DEV) ## All tests, against real parts.
 bench-wake: $(DEV) ## The wake path and the price of being asleep.
 	$(BIN)/python tests/benchmarks/bench_wake.py $(BENCH_ARGS)
 
-bench-proxy: $(DEV) ## What our two hops cost, beside nginx in the same run.
+.PHONY: nginx
+nginx:
+	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || \
+	  { test "$$(id -u)" = 0 && apt-get update -qq && apt-get install -qq -y --no-install-recommends nginx-light; } || \
+	  { echo "nginx is the yardstick of this benchmark: install it (apt-get install nginx-light)"; exit 1; }
+
+bench-proxy: $(DEV) nginx ## What our two hops cost, beside nginx in the same run.
 	$(BIN)/python tests/benchmarks/bench_proxy.py $(BENCH_ARGS)
 
-bench-litellm: $(DEV) ## The same with LiteLLM beside it (installs it into its own environment).
+bench-litellm: $(DEV) nginx ## The same with LiteLLM beside it (installs it into its own environment).
 	$(PYTHON) -m venv $(VENV)/litellm
 	$(VENV)/litellm/bin/python -m pip install --quiet 'litellm[proxy]'
 	$(BIN)/python tests/benchmarks/bench_proxy.py --litellm $(VENV)/litellm/bin/litellm $(BENCH_ARGS)

@@ -150,6 +150,24 @@ async def test_twenty_cycles_of_sleep_neither_lose_the_answer_nor_gather_memory(
         assert max(asleep[1:]) - asleep[1] < 8 * 2**20
 
 
+async def test_an_engine_suspended_in_the_middle_of_an_answer_goes_on_where_it_was(case: Case) -> None:
+    """A drain that was cut off, or a client that has left, must not corrupt what the engine keeps."""
+    spec = case.spec(case.run_dir) if case.real else fake_spec(case.run_dir, token_delay_ms=5, tokens=60)
+    long = {**QUESTION, "max_tokens": 200, "ignore_eos": True}
+    async with running(case.adapter, spec) as handle, client(handle) as http:
+        undisturbed = (await http.post("/v1/chat/completions", json=long)).json()
+        async with http.stream("POST", "/v1/chat/completions", json={**long, "stream": True}) as answer:
+            lines = answer.aiter_lines()
+            first = [await anext(lines) for _ in range(5)]
+            await case.adapter.suspend(handle)
+            await case.adapter.resume(handle)
+            got = [line.removeprefix("data: ") for line in first if line] + await events(lines)
+        chunks = [json.loads(event) for event in got[:-1]]
+        text = "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks if chunk["choices"])
+        assert text == text_of(undisturbed)
+        assert text_of(await ask(handle)) == ANSWER or not case.real
+
+
 async def test_a_sleeping_engine_can_be_stopped(case: Case) -> None:
     async with running(case.adapter, case.spec(case.run_dir)) as handle:
         await case.adapter.suspend(handle)

@@ -10,6 +10,7 @@ import sys
 from typing import Annotated
 
 import typer
+import uvloop
 
 from standby.bus.connection import Bus
 from standby.bus.events import EventLog
@@ -33,7 +34,8 @@ def command(
     logs.configure("controller")
     try:
         settings = ControllerSettings.load(controller_name=name, controller_lease_ttl=lease_ttl)
-        asyncio.run(serve(settings, BusSettings.load()))
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(serve(settings, BusSettings.load()))
     except StandbyError as error:
         log.error("controller stopped: %s", error)
         sys.exit(error.exit_code)

@@ -26,6 +26,7 @@ from standby.gateway.errors import Headers
 from standby.gateway.http import ClientGone, header, read_body, send_bytes, send_error
 from standby.gateway.keys import TENANT_HEADER, acting_tenant, authenticate
 from standby.gateway.relay import DoorClient, OutcomeKind, RelayOutcome, RelayRequest
+from standby.telemetry import metrics
 
 MAX_REQUEST_ID = 128
 # Longer than a reconnect, shorter than a caller's patience: without the bus nothing at zero can be woken.
@@ -176,6 +177,7 @@ class DataPlane:
             finally:
                 desk.release(grant)
             if outcome is not None:
+                account.waited(dispatched - call.arrival.arrived, grant.rung)
                 account.ended(outcome)
                 account.lasted(self.monotonic() - call.arrival.arrived, grant.rung)
                 return
@@ -197,7 +199,6 @@ class DataPlane:
         """Return how the request ended, or None when it must be queued again."""
         account = self.accounts.of(desk)
         waited = dispatched - call.arrival.arrived
-        account.waited(waited, grant.rung)
         request = RelayRequest(
             door=grant.address,
             instance=grant.instance,
@@ -230,12 +231,15 @@ class DataPlane:
             case OutcomeKind.DONE:
                 return "ok" if outcome.status < 400 else f"engine_{outcome.status // 100}xx"
             case OutcomeKind.REFUSED:
+                metrics.REQUEUED.labels(outcome.reason).inc()
                 desk.refused(grant, outcome.reason)
                 return None
             case OutcomeKind.CONNECT_FAILED:
+                metrics.REQUEUED.labels("connect-failed").inc()
                 desk.unreachable(grant)
                 return None
             case OutcomeKind.ENGINE_FAILED if not outcome.saw:
+                metrics.REQUEUED.labels("engine-failed").inc()
                 desk.refused(grant, outcome.reason)
                 return None
             case OutcomeKind.ENGINE_FAILED:

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import uvicorn
+import uvloop
 from starlette.types import ASGIApp
 
 from standby.bus.connection import Bus
@@ -42,8 +43,7 @@ def serve() -> None:
     """Run a gateway until SIGTERM or SIGINT; settings come from the environment."""
     settings = GatewaySettings.load()
     logs.configure("gateway", level=settings.log_level, style=settings.log_format)
-    uvicorn_loop = uvicorn.Config("", loop="uvloop").get_loop_factory()
-    with asyncio.Runner(loop_factory=uvicorn_loop) as runner:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(_run(settings, BusSettings.load()))
 
 

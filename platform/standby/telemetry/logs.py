@@ -66,5 +66,5 @@ def configure(component: str, *, level: str = "info", style: LogFormat = "human"
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    for noisy in ("httpx", "httpcore", "nats"):
+    for noisy in ("httpx", "httpcore", "nats", "uvicorn.error"):
         logging.getLogger(noisy).setLevel(logging.WARNING)

@@ -93,7 +93,6 @@ ORPHANS: Final = Counter(
     ("node",),
     registry=REGISTRY,
 )
-DECISIONS: Final = Counter("standby_decisions", "Decisions applied, by action", ("action",), registry=REGISTRY)
 BUS_DISCONNECTED: Final = Gauge(
     "standby_bus_disconnected_seconds", "How long the bus has been away; 0 when connected", registry=REGISTRY
 )

@@ -93,7 +93,7 @@ def page_in(files: frozenset[str], interrupted: Callable[[], bool]) -> None:
 def drop_zero_blocks() -> int:
     """Give back blocks of big anonymous allocations that hold only zeros; return how many bytes.
 
-    Nobody may write to these allocations meanwhile: the engine has been drained, so its threads wait.
+    Nobody may write to these allocations meanwhile, or the write is lost: only for an engine that has no work.
     """
     zeros = bytes(_ZERO_BLOCK)
     dropped = 0

@@ -71,6 +71,7 @@ class Door:
         except TimeoutError:
             for connection in tuple(self.connections):
                 connection.transport.abort()
+            await self._no_connections.wait()
 
     # -- what the agent orders -----------------------------------------------------------------------------
 

@@ -89,14 +89,15 @@ class Effects:
 
     async def _fetch(self, managed: Managed) -> None:
         manifest = managed.assignment.model.manifest
+        # Pinned first: between the end of a fetch and a later pin another artifact's fetch might evict this one.
+        if not managed.pinned:
+            self.cache.pin(managed.digest)
+            managed.pinned = True
         try:
             await self.cache.ensure(manifest, lambda done, total: self.progressed(managed, done, total))
         except StandbyError as error:
             self.post(managed.id, life.FetchFailed(failure_of(error)))
             return
-        if not managed.pinned:
-            self.cache.pin(managed.digest)
-            managed.pinned = True
         self.post(managed.id, life.Fetched())
 
     async def _warm(self, managed: Managed) -> None:
@@ -104,6 +105,12 @@ class Effects:
             await self.cache.warm(managed.digest)
         except (StandbyError, OSError) as error:
             _log.warning("the pages of %s were not read ahead: %s", managed.digest[:12], error)
+
+    async def _chill(self, digest: str) -> None:
+        try:
+            await self.cache.chill(digest)
+        except (StandbyError, OSError) as error:
+            _log.warning("the pages of %s were not given back: %s", digest[:12], error)
 
     async def _spawn(self, managed: Managed, run: int) -> None:
         try:
@@ -221,6 +228,9 @@ class Effects:
             self.cache.unpin(managed.digest)
             managed.pinned = False
         self.forgotten(managed)
+        if not any(other.digest == managed.digest for other in self.memory.instances.values()):
+            # Cold holds no memory: what nobody here serves any more leaves the page cache, too.
+            self._start(managed, "chill", self._chill(managed.digest))
 
     def _spec(self, managed: Managed) -> EngineSpec:
         assignment = managed.assignment

@@ -14,4 +14,9 @@ READY_FD_VARIABLE: Final = "STANDBY_READY_FD"
 READY_LINE: Final = b"ready\n"
 
 SLEEP: Final = signal.SIGUSR1
+"""Fall asleep; the engine has nothing to do, so that its unused memory can be given back as well."""
+
+SLEEP_BUSY: Final = signal.SIGUSR2
+"""Fall asleep in the middle of work; memory that is being written to is left alone."""
+
 WAKE: Final = signal.SIGCONT

@@ -14,15 +14,18 @@ from typing import Final
 from standby.domain.errors import ConfigurationError, EngineError
 from standby.domain.model import EngineKind, Manifest
 from standby.runtime.engines.base import Capabilities, EngineHandle, EngineSpec, Options, SuspendResult
-from standby.runtime.engines.child_protocol import SLEEP
+from standby.runtime.engines.child_protocol import SLEEP, SLEEP_BUSY
 from standby.runtime.engines.llama_cpp_child import ChildSpec
 from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
 from standby.runtime.engines.process_engine import ProcessEngine, write_spec
 from standby.runtime.procfs import page_cache_bytes, process_stat, resident
+from standby.runtime.unix_http import request
 
 _CHILD_MODULE: Final = "standby.runtime.engines.llama_cpp_child"
 _SUSPEND_LIMIT_S: Final = 10.0
 _SUSPEND_LOOK_S: Final = 0.001
+_DEPARTURE_NOTICED_S: Final = 1.2
+_SLOTS_LIMIT_S: Final = 2.0
 
 # Measured on SmolLM2-135M: interpreter, libraries and compute buffers of one engine.
 _BASE_BYTES: Final = 160 * 1024 * 1024
@@ -85,10 +88,13 @@ class LlamaCpp(ProcessEngine):
         ]  # fmt: skip
 
     async def suspend(self, handle: EngineHandle) -> SuspendResult:
-        """Let the engine give its memory back and stop itself; both are looked at from outside."""
+        """Let the engine give its memory back and stop itself; both are looked at from outside.
+
+        An engine that still works, e.g. for a client that has left, keeps its key-value cache and goes on after the wake.
+        """
         began = time.perf_counter()
         before = resident(handle.pid)
-        handle.process.send(SLEEP)
+        handle.process.send(SLEEP if await _idle(handle) else SLEEP_BUSY)
         await _until_stopped(handle)
         after = resident(handle.pid)
         cached = [page_cache_bytes(Path(file)) for file in _model_files(handle.spec)]
@@ -99,6 +105,21 @@ class LlamaCpp(ProcessEngine):
             weights_cached=None if None in cached else sum(part or 0 for part in cached),
             ms=(time.perf_counter() - began) * 1000,
         )
+
+
+async def _idle(handle: EngineHandle) -> bool:
+    """Return whether no slot works. Looks twice, as a departed client is noticed after a quiet second only."""
+    for wait in (_DEPARTURE_NOTICED_S, 0.0):
+        try:
+            async with asyncio.timeout(_SLOTS_LIMIT_S):
+                answer = await request(handle.socket, "GET", "/slots")
+        except (OSError, ValueError):  # an engine that does not answer is treated as one that works
+            return False
+        slots = answer.json()
+        if answer.status == 200 and isinstance(slots, list) and not any(slot.get("is_processing") for slot in slots):
+            return True
+        await asyncio.sleep(wait)
+    return False
 
 
 async def _until_stopped(handle: EngineHandle) -> None:

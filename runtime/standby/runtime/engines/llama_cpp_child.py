@@ -5,12 +5,13 @@
 ========  ============================================================================================
 signal    what happens
 ========  ============================================================================================
-SIGUSR1   falls asleep: gives memory back, then stops itself (state T). Sent to a drained engine only.
+SIGUSR1   falls asleep: gives memory back, then stops itself (state T). Sent only to an engine without work.
+SIGUSR2   the same for an engine that still works: its own memory stays as it is.
 SIGCONT   wakes: the engine serves at once, while this thread reads the weights in.
 SIGTERM   ends at once, by the kernel's own doing: also while the model loads, when no Python code can run.
 ========  ============================================================================================
 
-SIGUSR1 and SIGCONT are blocked in every thread and taken one by one by the main thread, so that no thread of the
+All but SIGTERM are blocked in every thread and taken one by one by the main thread, so that no thread of the
 engine is interrupted. A SIGCONT that comes while memory is being given back calls the sleep off; one that is pending
 from before is discarded by the kernel at the stop.
 """
@@ -29,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from standby.runtime import guard
-from standby.runtime.engines.child_protocol import PARENT_VARIABLE, READY_FD_VARIABLE, READY_LINE, SLEEP, WAKE
+from standby.runtime.engines.child_protocol import PARENT_VARIABLE, READY_FD_VARIABLE, READY_LINE, SLEEP, SLEEP_BUSY, WAKE
 from standby.runtime.paging import drop_zero_blocks, page_in, page_out, trim_heap
 
 if TYPE_CHECKING:
@@ -67,20 +68,22 @@ def main() -> None:
     guard.arm(int(os.environ[PARENT_VARIABLE]))
     spec = _read_spec()
     # Before any other thread exists: threads inherit the mask, and an unblocked SIGUSR1 would end the process.
-    signal.pthread_sigmask(signal.SIG_BLOCK, {SLEEP, WAKE})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {SLEEP, SLEEP_BUSY, WAKE})
     threading.Thread(target=_load, args=(spec,), daemon=True).start()
     files = frozenset(spec.model_files)
     while True:
-        if signal.sigwait({SLEEP, WAKE}) == SLEEP:
-            _fall_asleep(files, keep_cached=spec.keep_cached)
+        received = signal.sigwait({SLEEP, SLEEP_BUSY, WAKE})
+        if received == WAKE:
+            page_in(files, interrupted=lambda: not {SLEEP, SLEEP_BUSY}.isdisjoint(signal.sigpending()))
         else:
-            page_in(files, interrupted=lambda: SLEEP in signal.sigpending())
+            _fall_asleep(files, keep_cached=spec.keep_cached, idle=received == SLEEP)
 
 
-def _fall_asleep(files: frozenset[str], *, keep_cached: bool) -> None:
+def _fall_asleep(files: frozenset[str], *, keep_cached: bool, idle: bool) -> None:
     page_out(files, keep_cached=keep_cached)
-    drop_zero_blocks()
-    trim_heap()
+    if idle:
+        drop_zero_blocks()
+        trim_heap()
     if WAKE not in signal.sigpending():
         os.kill(os.getpid(), signal.SIGSTOP)
 
