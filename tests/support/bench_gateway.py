@@ -12,6 +12,7 @@ from typing import Any
 
 import uvicorn
 
+from standby.gateway.corked import CorkedHttpProtocol
 from standby.gateway.relay import DoorClient, OutcomeKind, RelayRequest
 
 Message = MutableMapping[str, Any]

@@ -1,0 +1,341 @@
+"""A whole deployment as real processes: ``async with deployment(tmp_path) as there: await there.endpoint("e")``.
+
+nats-server, a controller, a node with the fake engine, and any number of gateways, started by ``standby.cli.stack``.
+Every process carries the deployment's folder in ``TMPDIR``, so that what outlives it is found whoever its parent is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import psutil
+
+from standby.cli.stack import Stack, StackOptions, running
+from standby.cli.state import StateDir
+from standby.runtime.unix_http import request
+from standby.warm_pool.run_dir import run_dir
+from support.fake_engine_spec import FAKE_ENGINE_PROGRAM, Option, short_dir
+from support.gguf_builder import gguf
+from support.raw_http import RawClient
+
+Json = dict[str, Any]
+DEADLINE_S = 20.0
+QUESTION = [{"role": "user", "content": "Name the capital of France."}]
+PARIS = "The capital of France is Paris."
+
+
+@dataclass
+class Deployment:
+    """A running deployment, spoken to as its administrator."""
+
+    stack: Stack
+    artifacts: Path
+    events: list[Json] = field(default_factory=list)
+    _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _client: httpx.AsyncClient = field(init=False)
+    _models: dict[str, str] = field(default_factory=dict)
+
+    # ---- requests ----------------------------------------------------------------------------------------------
+
+    def url(self, gateway: int = 0) -> str:
+        """The address of a gateway; after a restart it may be another one."""
+        port_file = Path(self.stack.children[gateway_name(gateway)].environment["STANDBY_PORT_FILE"])
+        return f"http://127.0.0.1:{port_file.read_text()}"
+
+    async def call(self, method: str, path: str, *, gateway: int = 0, **options: Any) -> httpx.Response:
+        """Make one request, whatever the answer; ``options`` as httpx takes them."""
+        return await self._client.request(method, self.url(gateway) + path, **options)
+
+    async def api(self, method: str, path: str, body: object = None, *, gateway: int = 0) -> Json:
+        """Make one call of the control API, which must succeed."""
+        answer = await self.call(method, f"/api/v1{path}", gateway=gateway, json=body)
+        assert answer.status_code < 300, answer.text
+        return dict(answer.json())
+
+    async def invoke(self, endpoint: str, *, gateway: int = 0, **body: Any) -> httpx.Response:
+        """Ask an endpoint through ``/invocations``."""
+        return await self.call(
+            "POST", f"/endpoints/{endpoint}/invocations", gateway=gateway, json={"messages": QUESTION, **body}
+        )
+
+    async def chat(self, model: str, *, gateway: int = 0, **body: Any) -> httpx.Response:
+        """Ask a model as OpenAI's clients do."""
+        return await self.call(
+            "POST", "/v1/chat/completions", gateway=gateway, json={"model": model, "messages": QUESTION, **body}
+        )
+
+    async def post(self, path: str, body: object, *, gateway: int = 0) -> RawClient:
+        """Send a request over a connection of its own and return before it is answered; the caller ends the connection."""
+        host, _, port = self.url(gateway).removeprefix("http://").partition(":")
+        client = await RawClient.connect(host, int(port))
+        headers = {**self.stack.headers(), "content-type": "application/json"}
+        client.send("POST", path, headers, body if isinstance(body, bytes) else json.dumps(body).encode())
+        return client
+
+    # ---- endpoints ---------------------------------------------------------------------------------------------
+
+    async def endpoint(
+        self, name: str, *, knobs: Mapping[str, Option] | None = None, served_name: str | None = None, **policy: object
+    ) -> str:
+        """Create an endpoint at zero with the fake engine; ``knobs`` are the engine's, ``policy`` the scale policy's."""
+        model = await self._model({} if knobs is None else knobs)
+        body: Json = {"name": name, "model": model, "policy": policy}
+        if served_name is not None:
+            body["served_name"] = served_name
+        await self.api("POST", "/endpoints", body)
+        for gateway in range(1, len(self.stack.urls)):
+            await self.until(lambda g=gateway: self._knows(name, g), f"gateway {gateway} knows {name}")  # type: ignore[misc]
+        return name
+
+    async def show(self, endpoint: str, *, gateway: int = 0) -> Json:
+        """The endpoint as the API shows it."""
+        return await self.api("GET", f"/endpoints/{endpoint}", gateway=gateway)
+
+    async def instance(self, endpoint: str) -> Json | None:
+        """The endpoint's only instance, if it has one."""
+        instances = (await self.show(endpoint))["instances"]
+        assert len(instances) <= 1, instances
+        return instances[0] if instances else None
+
+    async def until_state(self, endpoint: str, *states: str, within_s: float = DEADLINE_S) -> Json:
+        """Wait until an instance of the endpoint is in one of these states; ``cold`` also means that there is none."""
+
+        async def reached() -> Json | None:
+            shown = await self.show(endpoint)
+            if not shown["instances"]:
+                return shown if "cold" in states else None
+            return shown if any(item["state"] in states for item in shown["instances"]) else None
+
+        return await self.until(reached, f"{endpoint} is {' or '.join(states)}", within_s)
+
+    async def until_status(self, endpoint: str, status: str, within_s: float = DEADLINE_S) -> Json:
+        """Wait until the endpoint has a status."""
+
+        async def reached() -> Json | None:
+            shown = await self.show(endpoint)
+            return shown if shown["status"] == status else None
+
+        return await self.until(reached, f"{endpoint} is {status}", within_s)
+
+    async def warm(self, endpoint: str) -> None:
+        """Ask once, so that an instance is ready."""
+        answer = await self.invoke(endpoint)
+        assert answer.status_code == 200, answer.text
+
+    # ---- what happened -----------------------------------------------------------------------------------------
+
+    def spawns(self, endpoint: str) -> int:
+        """How many times an engine of the endpoint was started, by the node's own events so far."""
+        return sum(one["after"] == "starting" for one in self.of_kind("transition", endpoint))
+
+    def of_kind(self, kind: str, endpoint: str) -> list[Json]:
+        """The events of a kind, in order."""
+        return [one for one in self.events if one["kind"] == kind and one["endpoint"] == endpoint]
+
+    async def happened(self, condition: Callable[[], Any], why: str, within_s: float = DEADLINE_S) -> None:
+        """Wait until ``condition`` is true of the events so far."""
+        try:
+            async with asyncio.timeout(within_s), self._news:
+                await self._news.wait_for(condition)
+        except TimeoutError:
+            raise AssertionError(f"not within {within_s:g} s: {why}; last events: {self.events[-10:]}") from None
+
+    async def until(self, reached: Callable[[], Any], why: str, within_s: float = DEADLINE_S) -> Any:
+        """Ask until ``reached()`` (a coroutine function) returns something true, and return that."""
+        try:
+            async with asyncio.timeout(within_s):
+                while not (found := await reached()):
+                    await asyncio.sleep(0.03)
+                return found
+        except TimeoutError:
+            raise AssertionError(f"not within {within_s:g} s: {why}") from None
+
+    async def metric(self, name: str, endpoint: str, *, gateway: int = 0) -> float | None:
+        """The value of a gateway's metric for an endpoint, added up over the other labels; None where it is not told."""
+        text = (await self.call("GET", "/metrics", gateway=gateway)).text
+        marked = f'endpoint="{endpoint}"'
+        lines = [line for line in text.splitlines() if line.startswith(f"{name}{{") and marked in line]
+        return sum(float(line.rpartition(" ")[2]) for line in lines) if lines else None
+
+    # ---- processes ---------------------------------------------------------------------------------------------
+
+    async def stats(self, endpoint: str) -> dict[str, int]:
+        """What the endpoint's engine counts: ``active``, ``served``, ``aborts``, ``peak``, ``completions``."""
+        found = await self.instance(endpoint)
+        assert found is not None, f"{endpoint} has no instance"
+        sockets = list(self._run_dir().glob(f"{found['id']}-*/engine.sock"))
+        assert len(sockets) == 1, sockets
+        async with asyncio.timeout(DEADLINE_S):
+            counts: dict[str, int] = (await request(sockets[0], "GET", "/stats")).json()
+        return counts
+
+    def engines(self) -> list[psutil.Process]:
+        """Processes that run the fake engine now, whoever is their parent."""
+        program = str(FAKE_ENGINE_PROGRAM)
+        return [process for process in self.processes() if program in command_line(process)]
+
+    def engine_of(self, instance: str) -> psutil.Process:
+        """The engine process of an instance."""
+        (found,) = (process for process in self.engines() if any(f"/{instance}-" in part for part in command_line(process)))
+        return found
+
+    def processes(self) -> list[psutil.Process]:
+        """Every live process of the deployment but nats-server."""
+        return processes_marked(self.stack.options.state.root)
+
+    def kill(self, child: str) -> None:
+        """End a child of the stack with SIGKILL; its supervisor starts it again after a second."""
+        self.stack.children[child].signal(signal.SIGKILL)
+
+    def _run_dir(self) -> Path:
+        return run_dir(self.stack.options.state.root / "node")
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    async def _model(self, knobs: Mapping[str, Option]) -> str:
+        """Register one model for each set of knobs: each a tiny file of its own."""
+        spelled = json.dumps(dict(knobs), sort_keys=True)
+        if spelled not in self._models:
+            number = len(self._models) + 1
+            path = self.artifacts / f"m{number}.gguf"
+            path.write_bytes(gguf(seed=number))
+            body = {"name": f"m{number}", "source_uri": path.as_uri(), "engine": "fake", "engine_options": dict(knobs)}
+            await self.api("POST", "/models", body)
+            self._models[spelled] = f"m{number}"
+        return self._models[spelled]
+
+    async def _knows(self, endpoint: str, gateway: int) -> bool:
+        answer = await self.call("GET", f"/api/v1/endpoints/{endpoint}", gateway=gateway)
+        return answer.status_code == 200 and bool(answer.json()["variants"])
+
+    async def follow(self, standing: asyncio.Event) -> None:
+        """Collect every event until cancelled; a stream that breaks is opened again, and nothing is taken twice."""
+        seen: set[str] = set()
+        while True:
+            with contextlib.suppress(httpx.HTTPError):
+                async with self._client.stream("GET", f"{self.url()}/api/v1/events?replay=1000", timeout=None) as answer:
+                    async for line in answer.aiter_lines():
+                        standing.set()
+                        if line.startswith("data:") and (event := json.loads(line[5:]))["id"] not in seen:
+                            seen.add(event["id"])
+                            async with self._news:
+                                self.events.append(event)
+                                self._news.notify_all()
+            await asyncio.sleep(0.1)
+
+    def __post_init__(self) -> None:
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        self._client = httpx.AsyncClient(headers=self.stack.headers(), timeout=60.0, trust_env=False, limits=limits)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        await self._client.aclose()
+
+
+@asynccontextmanager
+async def deployment(
+    tmp_path: Path, *, gateways: int = 1, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[Deployment]:
+    """Start a deployment and yield it when it serves; at its end no process of it may be left.
+
+    The components' logs are kept in ``tmp_path``.
+    """
+    with short_dir() as root:
+        options = StackOptions(
+            state=StateDir(root),
+            port=0,
+            gateways=gateways,
+            extra_environment={
+                "STANDBY_FAKE_ENGINE": str(FAKE_ENGINE_PROGRAM),
+                "STANDBY_NODE_NAME": "n1",
+                "STANDBY_HEARTBEAT_S": "0.5",
+                "STANDBY_STOP_GRACE_S": "1",
+                "STANDBY_SHUTDOWN_GRACE_S": "3",
+                "TMPDIR": str(root),
+                **(environment or {}),
+            },
+        )
+        try:
+            async with AsyncExitStack() as cleanup:
+                stack = await cleanup.enter_async_context(running(options))
+                there = Deployment(stack, tmp_path)
+                cleanup.push_async_callback(there.close)
+                await _follow(there, cleanup)
+                yield there
+                bystanders = [] if stack.nats is None or stack.nats.pid is None else [psutil.Process(stack.nats.pid)]
+        finally:
+            shutil.copytree(root / "logs", tmp_path / f"logs-{uuid4().hex[:6]}")
+            left = [describe(process) for process in processes_marked(root)]
+            for process in processes_marked(root):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+        assert not left, f"left over: {left}"
+        assert not [process for process in bystanders if process.is_running()], "nats-server is left over"
+
+
+async def _follow(there: Deployment, cleanup: AsyncExitStack) -> None:
+    standing = asyncio.Event()
+    following = asyncio.create_task(there.follow(standing))
+
+    async def end() -> None:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+    cleanup.push_async_callback(end)
+    async with asyncio.timeout(DEADLINE_S):
+        await standing.wait()
+
+
+def gateway_name(number: int) -> str:
+    """The name of a gateway's process in the stack."""
+    return "gateway" if number == 0 else f"gateway-{number + 1}"
+
+
+def processes_marked(root: Path) -> list[psutil.Process]:
+    """Live processes whose ``TMPDIR`` is ``root``: every process of a deployment inherits it."""
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.pid != os.getpid() and process.environ().get("TMPDIR") == str(root):
+                if process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+    return found
+
+
+def command_line(process: psutil.Process) -> list[str]:
+    """The command line, or nothing when the process has just ended."""
+    with contextlib.suppress(psutil.Error):
+        return process.cmdline()
+    return []
+
+
+def describe(process: psutil.Process) -> str:
+    """A process in words."""
+    return f"{process.pid} {' '.join(command_line(process))}"
+
+
+def text_of(answer: httpx.Response) -> str:
+    """The text of a chat completion that was answered well."""
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def error_of(answer: httpx.Response, status: int, code: str) -> Json:
+    """The error of an answer, which must have this status and code, and say something."""
+    assert answer.status_code == status, (answer.status_code, answer.text)
+    error: Json = answer.json()["error"]
+    assert error["code"] == code, error
+    assert error["message"], error
+    return error
