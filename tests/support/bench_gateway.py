@@ -12,7 +12,6 @@ from typing import Any
 
 import uvicorn
 
-from standby.gateway.corked import CorkedHttpProtocol
 from standby.gateway.relay import DoorClient, OutcomeKind, RelayRequest
 
 Message = MutableMapping[str, Any]
@@ -61,7 +60,13 @@ async def _serve(door_port: str, token: str, instance: str, epoch: str) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
     app = RelayApp(("127.0.0.1", int(door_port)), token, instance, int(epoch))
     config = uvicorn.Config(
-        app, http="httptools", lifespan="off", access_log=False, server_header=False, date_header=False, log_level="warning"
+        app,
+        http="httptools",
+        lifespan="off",
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        log_level="warning",
     )
     print(listener.getsockname()[1], flush=True)
     await uvicorn.Server(config).serve(sockets=[listener])

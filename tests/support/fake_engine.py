@@ -18,8 +18,10 @@ token_delay_ms       before each token
 tokens, text         how many tokens an answer has at most, and its words
 ===================  ====================================================================================
 
-``GET /stats`` says how many requests run (``active``), ended (``served``), were cut off by the client (``aborts``), and
-how many ran at once (``peak``).
+A single completion whose body has ``fail_with`` is answered with that status.
+
+``GET /stats`` says how many requests run (``active``), ended (``served``), were cut off by the client (``aborts``), how
+many ran at once (``peak``), and how many ``tokens`` were generated.
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ class FakeEngine:
         self.knobs: dict[str, Any] = spec.get("options", {})
         self.began = time.monotonic()
         self.ballast = bytearray(b"\1") * (int(self.knobs.get("allocate_mib", 0)) * 2**20)
-        self.stats = {"active": 0, "served": 0, "aborts": 0, "peak": 0, "completions": 0}
+        self.stats = {"active": 0, "served": 0, "aborts": 0, "peak": 0, "completions": 0, "tokens": 0}
 
     @property
     def ready(self) -> bool:
@@ -123,10 +125,10 @@ class FakeEngine:
         if self.knobs.get("completions_500") or (self.knobs.get("first_completion_500") and self.stats["completions"] == 1):
             return 500, error_body("the fake engine fails on demand")
         try:
-            json.loads(body)
+            asked = json.loads(body)
         except ValueError:
             return 400, error_body("the body is not JSON")
-        return None
+        return (int(asked["fail_with"]), error_body("the fake engine was asked to fail")) if "fail_with" in asked else None
 
     async def tokens(self, asked: dict[str, Any], gone: asyncio.Future[bytes]) -> AsyncIterator[str]:
         words = str(self.knobs.get("text", DEFAULT_TEXT)).split(" ")
@@ -135,6 +137,7 @@ class FakeEngine:
             await self.pause(gone)
             if number == self.knobs.get("die_after_tokens"):
                 os.kill(os.getpid(), signal.SIGKILL)
+            self.stats["tokens"] += 1
             yield ("" if number == 0 else " ") + words[number % len(words)]
 
     async def pause(self, gone: asyncio.Future[bytes]) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ from standby.cli.supervisor import Child
 from standby.domain.errors import ConfigurationError
 
 READY_LIMIT_S: Final = 60.0
+_LOOK_AGAIN_S: Final = 0.03
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -49,35 +53,37 @@ class Stack:
 
 
 @asynccontextmanager
-async def running(options: StackOptions) -> AsyncIterator[Stack]:
-    """Start everything, yield when requests can be served, and end everything in order.
+async def running(options: StackOptions, say: Say = lambda _line: None) -> AsyncIterator[Stack]:
+    """Start everything, yield when requests can be served, and end everything in order; ``say`` hears of each step.
 
-    Raises ConfigurationError with the end of the log of whatever did not come up.
+    Raises ConfigurationError with the end of the log of whatever did not come up: at once where a process ended.
     """
     options.state.prepare()
     with options.state.locked():
         async with AsyncExitStack() as cleanup:
-            yield await _start(options, cleanup)
+            yield await _start(options, cleanup, say)
 
 
-async def _start(options: StackOptions, cleanup: AsyncExitStack) -> Stack:
+async def _start(options: StackOptions, cleanup: AsyncExitStack, say: Say) -> Stack:
     secrets = options.state.secrets()
     nats = None
     if options.nats_url is None:
         nats = EmbeddedNats(options.state.root / "nats")
-        await nats.start()
         cleanup.push_async_callback(nats.stop)
+        await nats.start()
+    say(f"nats-server: {nats.url if nats is not None else options.nats_url}")
     environment = _environment(options, secrets, nats)
     children: dict[str, Child] = {}
     # Ended in the reverse order: gateways first, so that open requests end while everything behind them still lives.
     for name, arguments, extra in _plan(options):
         child = Child(name, arguments, {**environment, **extra}, options.state.logs / f"{name}.log")
-        await child.start()
         cleanup.push_async_callback(child.stop)
+        await child.start()
+        say(f"{name}: process {child.pid}")
         children[name] = child
-    urls = [await _url(options, child) for name, child in children.items() if name.startswith("gateway")]
+    urls = [await _url(options, child, children) for name, child in children.items() if name.startswith("gateway")]
     stack = Stack(options, secrets, urls[0], urls, children, nats)
-    await _until_ready(stack)
+    await _until_ready(stack, say)
     options.state.write_connection(stack.url, secrets.admin_key)
     cleanup.callback(options.state.connection.unlink, missing_ok=True)
     return stack
@@ -117,43 +123,56 @@ def _environment(options: StackOptions, secrets: Secrets, nats: EmbeddedNats | N
     return environment
 
 
-async def _url(options: StackOptions, child: Child) -> str:
+async def _url(options: StackOptions, child: Child, children: Mapping[str, Child]) -> str:
     """Return the gateway's address; with port 0 it says in a file which port it got."""
     port_file = Path(child.environment["STANDBY_PORT_FILE"])
-    async with _patience(f"{child.name} did not listen", child):
-        while not (port_file.exists() and port_file.read_text()):
-            await asyncio.sleep(0.02)
+
+    async def lacks() -> str:
+        return "" if port_file.exists() and port_file.read_text() else f"{child.name} to listen"
+
+    await _until_nothing_lacks(lacks, children)
     host = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - compared, not bound
-    return f"http://{host}:{port_file.read_text()}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port_file.read_text()}"
 
 
-async def _until_ready(stack: Stack) -> None:
-    async with httpx.AsyncClient(headers=stack.headers(), timeout=5.0) as client:
+async def _until_ready(stack: Stack, say: Say) -> None:
+    async with httpx.AsyncClient(headers=stack.headers(), timeout=5.0, trust_env=False) as client:
         for url in stack.urls:
-            async with _patience("the deployment did not become ready", *stack.children.values()):
-                while not await _is_ready(client, url):
-                    await asyncio.sleep(0.05)
+            await _until_nothing_lacks(partial(_lacks, client, url), stack.children, say)
 
 
-async def _is_ready(client: httpx.AsyncClient, url: str) -> bool:
+async def _lacks(client: httpx.AsyncClient, url: str) -> str:
+    """Return what the deployment behind ``url`` still waits for, in words; empty when it can serve."""
     try:
         ready = await client.get(f"{url}/readyz")
         status = await client.get(f"{url}/api/v1/status")
     except httpx.TransportError:
-        return False
+        return f"an answer from {url}"
     if ready.status_code != 200 or status.status_code != 200:
-        return False
+        return "the gateway's copies of the tables"
     body: dict[str, Any] = status.json()
-    return bool(body["leader"]) and body["nodes"] > 0
+    if not body["leader"]:
+        return "a controller that leads"
+    return "" if body["nodes"] > 0 else "a node"
 
 
-@asynccontextmanager
-async def _patience(what: str, *children: Child) -> AsyncIterator[None]:
+async def _until_nothing_lacks(
+    look: Callable[[], Awaitable[str]], children: Mapping[str, Child], say: Say = lambda _line: None
+) -> None:
+    """Return once ``look`` finds nothing missing. Raises ConfigurationError, at once where a child has ended."""
+    missing = said = ""
     try:
         async with asyncio.timeout(READY_LIMIT_S):
-            yield
+            while missing := await look():
+                for child in children.values():
+                    child.require_alive()
+                if missing != said:
+                    say(f"waiting for {missing}")
+                    said = missing
+                await asyncio.sleep(_LOOK_AGAIN_S)
     except TimeoutError:
-        tails = "\n".join(f"--- {child.name}: {child.log}\n{child.tail()}" for child in children)
+        tails = "\n".join(f"--- {child.name}: {child.log}\n{child.tail()}" for child in children.values())
         raise ConfigurationError(
-            f"{what} within {READY_LIMIT_S:.0f} s\n{tails}", remedy="run `standby doctor`, and read the logs above"
+            f"waited {READY_LIMIT_S:.0f} s in vain for {missing}\n{tails}",
+            remedy="run `standby doctor`, and read the logs above",
         ) from None

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from standby.domain.errors import ConfigurationError
 from standby.host.group import log_tail, spawn, stop_group
 
 _log = logging.getLogger(__name__)
@@ -26,6 +27,13 @@ def restart_pause(failures: int) -> float:
     return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (max(1, failures) - 1)))
 
 
+def in_words(code: int | None) -> str:
+    """Return how a process ended: ``ended with exit code 3``, ``was ended by SIGKILL``."""
+    if code is not None and code < 0:
+        return f"was ended by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
 @dataclass
 class Child:
     """One process of the deployment: ``standby <arguments>`` with ``environment``."""
@@ -36,10 +44,14 @@ class Child:
     log: Path
     grace_s: float = 15.0
     restarts: int = 0
+    ends: int = 0
+    last_code: int | None = None
     _process: asyncio.subprocess.Process | None = None
     _keeper: asyncio.Task[None] | None = None
     _stopping: bool = False
+    _asked: bool = False
     _failures: int = field(default=0)
+    _log_began: int = 0
 
     async def start(self) -> None:
         """Start the process and keep it running until ``stop``."""
@@ -71,12 +83,26 @@ class Child:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
+    def restart(self) -> None:
+        """Ask the process to end in its own time; it is started again at once."""
+        self._asked = True
+        self.signal(signal.SIGTERM)
+
+    def require_alive(self) -> None:
+        """Raise ConfigurationError with the end of the log if the process has ended, even if it was started again."""
+        if self.ends:
+            raise ConfigurationError(
+                f"{self.name} {in_words(self.last_code)} while starting; its log ends:\n{self.tail()}",
+                remedy=f"mend what the log says; the whole of it: {self.log}",
+            )
+
     def tail(self) -> str:
-        """Return the end of the log."""
-        return log_tail(self.log)
+        """Return the end of what the latest start wrote into the log."""
+        return log_tail(self.log, since=self._log_began)
 
     async def _spawn(self) -> None:
         command = [sys.executable, "-m", "standby.cli.main", *self.arguments]
+        self._log_began = self.log.stat().st_size if self.log.exists() else 0
         self._process = await spawn(command, environment=self.environment, log=self.log)
 
     async def _keep(self) -> None:
@@ -84,10 +110,15 @@ class Child:
         while not self._stopping:
             assert self._process is not None
             began = loop.time()
-            code = await self._process.wait()
-            self._failures = 1 if loop.time() - began > WELL_AFTER_S else self._failures + 1
-            pause = restart_pause(self._failures)
-            _log.warning("%s ended with %s; again in %.0f s; its log: %s", self.name, code, pause, self.log)
-            await asyncio.sleep(pause)
+            self.last_code = code = await self._process.wait()
+            self.ends += 1
+            if self._asked and code == 0:
+                self._asked = False
+                _log.info("%s ended as asked and is started again", self.name)
+            else:
+                self._failures = 1 if loop.time() - began > WELL_AFTER_S else self._failures + 1
+                pause = restart_pause(self._failures)
+                _log.warning("%s %s; again in %.0f s; its log: %s", self.name, in_words(code), pause, self.log)
+                await asyncio.sleep(pause)
             self.restarts += 1
             await self._spawn()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -31,7 +33,11 @@ def up(
 ) -> None:
     """Start a gateway, a controller, a node and an embedded nats-server, and keep them running until Ctrl-C.
 
-    Other commands find the deployment by the connection file in the state folder.
+    Other commands find the deployment by the connection file in the state folder. Models, endpoints, keys and the
+    artifact cache stay there for the next start. Credentials of the model store (AWS_…) and settings of the components
+    (STANDBY_…) are taken from the environment.
+
+    Example: AWS_ENDPOINT_URL_S3=http://127.0.0.1:9000 standby up --port 8080
     """
     logs.configure("up")
     root = state_dir or session.options(ctx).folder
@@ -44,24 +50,37 @@ async def _run(options: StackOptions, console: Console) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
-    console.print("starting nats-server, node, controller, gateway …")
-    await _until_stopped(options, console, stop)
-    console.print("stopped; state stays in", str(options.state.root), highlight=False)
-
-
-async def _until_stopped(options: StackOptions, console: Console, stop: asyncio.Event) -> None:
+    console.print(f"starting in {options.state.root} …", highlight=False, soft_wrap=True)
+    # A task of its own, so that a signal also ends a start that is not complete yet.
+    serving = asyncio.create_task(_serve(options, console))
     waiting = asyncio.create_task(stop.wait())
-    try:
-        async with running(options) as stack:
-            _greet(stack, console)
-            await waiting
-            console.print("stopping …")
-    finally:
-        waiting.cancel()
+    await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if stop.is_set():
+        console.print("stopping …")
+        serving.cancel()
+    waiting.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await serving
+    console.print(f"stopped; state stays in {options.state.root}", highlight=False, soft_wrap=True)
 
 
-def _greet(stack: Stack, console: Console) -> None:
-    console.print(f"ready: {', '.join(stack.urls)}", highlight=False)
-    console.print(f"connection file: {stack.options.state.connection}", highlight=False)
-    console.print(f"logs: {stack.options.state.logs}", highlight=False)
-    console.print("try: standby status · standby models register NAME s3://bucket/prefix/ · Ctrl-C stops", highlight=False)
+async def _serve(options: StackOptions, console: Console) -> None:
+    """Run the deployment until cancelled."""
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        console.print(f"  {line}", highlight=False, soft_wrap=True)
+
+    async with running(options, say) as stack:
+        _greet(stack, console, time.monotonic() - began)
+        await asyncio.Event().wait()
+
+
+def _greet(stack: Stack, console: Console, seconds: float) -> None:
+    for line in (
+        f"ready after {seconds:.1f} s: {', '.join(stack.urls)}",
+        f"connection file: {stack.options.state.connection}",
+        f"logs: {stack.options.state.logs}",
+        "try: standby models register NAME s3://bucket/prefix/ · standby status · Ctrl-C stops",
+    ):
+        console.print(line, highlight=False, soft_wrap=True)

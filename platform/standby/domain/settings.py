@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from standby.domain.errors import ConfigurationError
@@ -21,10 +22,18 @@ class Settings(BaseSettings):
         try:
             return cls(**{name: value for name, value in overrides.items() if value is not None})  # type: ignore[arg-type]
         except ValidationError as error:
-            faults = "; ".join(
-                f"{cls._variable(part['loc'])}: {part['msg']} (got {str(part['input'])[:80]!r})" for part in error.errors()
-            )
-            raise ConfigurationError(f"settings are not valid: {faults}", remedy="correct the named variables") from error
+            faults = "; ".join(cls._fault(part) for part in error.errors())
+            raise ConfigurationError(
+                f"settings are not valid: {faults}", remedy="set or correct the named variables"
+            ) from error
+
+    @classmethod
+    def _fault(cls, part: ErrorDetails) -> str:
+        name = cls._variable(part["loc"])
+        if part["type"] == "missing":
+            meaning = cls.model_fields[str(part["loc"][0])].description
+            return f"{name} is not set" + (f" ({meaning})" if meaning else "")
+        return f"{name}: {part['msg']} (got {str(part['input'])[:80]!r})"
 
     @classmethod
     def _variable(cls, location: tuple[int | str, ...]) -> str:

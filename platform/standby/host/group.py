@@ -44,8 +44,11 @@ async def stop_group(process: asyncio.subprocess.Process, grace_s: float, first:
     return await process.wait()
 
 
-def log_tail(log: Path, lines: int = 12) -> str:
-    """Return the last lines of a log, for an error message."""
+def log_tail(log: Path, lines: int = 12, *, since: int = 0) -> str:
+    """Return the last lines of a log, for an error message; only of what comes after the first ``since`` bytes."""
     if not log.exists():
         return "(no log)"
-    return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) or "(empty log)"
+    with log.open("rb") as handle:
+        handle.seek(since)
+        written = handle.read().decode(errors="replace")
+    return "\n".join(written.splitlines()[-lines:]) or "(empty log)"

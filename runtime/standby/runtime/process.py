@@ -7,13 +7,12 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from standby.domain.errors import EngineStartFailed
-from standby.runtime import guard
+from standby.host.guard import guarded
 from standby.runtime.engines.child_protocol import PARENT_VARIABLE
 from standby.runtime.exit_status import ExitStatus
 from standby.runtime.process_group import MARK_VARIABLE, kill_members
@@ -117,7 +116,7 @@ def spawn(
     started through the guard. Only ``keep_descriptors`` are inherited. Raises EngineStartFailed.
     """
     parent = str(os.getpid())
-    command = list(arguments) if guards_itself else [sys.executable, "-I", "-S", guard.__file__, parent, *arguments]
+    command = list(arguments) if guards_itself else guarded(list(arguments))
     environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith("LC_")}
     environment |= {**(extra_environment or {}), MARK_VARIABLE: mark, PARENT_VARIABLE: parent}
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -48,7 +48,7 @@ class Effects:
             case life.CancelFetch():
                 self._cancel(managed, "fetch")
             case life.Reserve(rung=_):
-                self.memory.reserve(managed)
+                self._after_stop(managed, lambda: self.memory.reserve(managed))
             case life.Release(keep=keep):
                 self._release(managed, keep)
             case life.Spawn(run=run):
@@ -72,7 +72,8 @@ class Effects:
             case life.Resume(run=run):
                 self._start(managed, "engine", self._resume(managed, run))
             case life.Stop(run=run):
-                self._start(managed, "engine", self._stop(managed, run))
+                self._cancel(managed, "engine")
+                self._start(managed, "stop", self._stop(managed, run))
             case life.ScheduleRetry(at=at):
                 self._schedule_retry(managed, at)
             case life.Forget():
@@ -113,6 +114,7 @@ class Effects:
             _log.warning("the pages of %s were not given back: %s", digest[:12], error)
 
     async def _spawn(self, managed: Managed, run: int) -> None:
+        await self._ended(managed, "stop")
         try:
             handle = await managed.adapter.start(self._spec(managed))
         except StandbyError as error:
@@ -180,8 +182,7 @@ class Effects:
 
     async def _stop(self, managed: Managed, run: int) -> None:
         # A spawn is never cancelled: between the fork and the handle nobody else would know of the process.
-        if (spawning := managed.tasks.get("spawn")) is not None:
-            await asyncio.wait({spawning})
+        await self._ended(managed, "spawn")
         handle, managed.handle = managed.handle, None
         if handle is not None:
             try:
@@ -209,7 +210,7 @@ class Effects:
         if keep is Rung.ASLEEP:
             self.memory.hold(managed, managed.asleep_bytes)
         elif keep is not Rung.READY:
-            self.memory.release(managed)
+            self._after_stop(managed, lambda: self.memory.release(managed))
 
     def _schedule_retry(self, managed: Managed, at: float) -> None:
         if managed.retry is not None:
@@ -218,6 +219,23 @@ class Effects:
         managed.retry = asyncio.get_running_loop().call_later(delay, self.post, managed.id, life.RetryDue())
 
     def _forget(self, managed: Managed) -> None:
+        self._after_stop(managed, lambda: self._forget_now(managed))
+
+    def _after_stop(self, managed: Managed, call: Callable[[], None]) -> None:
+        """Call now, or when the engine that is being stopped is gone: its memory is not free before."""
+        stopping = managed.tasks.get("stop")
+        if stopping is None:
+            call()
+        else:
+            stopping.add_done_callback(lambda _task: call())
+
+    @staticmethod
+    async def _ended(managed: Managed, name: str) -> None:
+        task = managed.tasks.get(name)
+        if task is not None:
+            await asyncio.wait({task})
+
+    def _forget_now(self, managed: Managed) -> None:
         if managed.retry is not None:
             managed.retry.cancel()
         for name in ("fetch", "stage", "drain", "engine"):

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from standby.runtime import guard
+from standby.host import guard
 from standby.runtime.engines.child_protocol import PARENT_VARIABLE, READY_FD_VARIABLE, READY_LINE, SLEEP, SLEEP_BUSY, WAKE
 from standby.runtime.paging import drop_zero_blocks, page_in, page_out, trim_heap
 
