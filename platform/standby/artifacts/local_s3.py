@@ -11,7 +11,7 @@ import os
 import secrets
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +32,7 @@ _HOST: Final = "127.0.0.1"
 _START_LIMIT: Final = 30.0
 _STOP_LIMIT: Final = 5.0
 _ATTEMPTS: Final = 3
+_PIECE: Final = 4 * 1024 * 1024
 # Below the range from which the kernel takes the local ends of outgoing connections (32768 on Linux), so that
 # nothing takes a port between the check and the server's own bind.
 _PORT_RANGE: Final = (12000, 32000)
@@ -136,9 +137,14 @@ class LocalS3:
         if answer.status_code not in (200, 409):
             raise SourceUnreachable(f"bucket {bucket!r} was not created at {self.url}: HTTP {answer.status_code}")
 
-    async def upload(self, bucket: str, key: str, content: bytes | Path) -> None:
-        """Store bytes or a file under ``key``; replaces what is there."""
-        await obstore.put_async(self.store(bucket), key, content)
+    async def upload(
+        self, bucket: str, key: str, content: bytes | Path, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        """Store bytes or a file under ``key``; replaces what is there. ``progress`` hears of a file's bytes sent and all."""
+        if isinstance(content, Path) and progress is not None:
+            await obstore.put_async(self.store(bucket), key, _pieces(content, progress))
+        else:
+            await obstore.put_async(self.store(bucket), key, content)
 
     async def delete(self, bucket: str, key: str) -> None:
         """Remove the object ``key``."""
@@ -182,6 +188,15 @@ class LocalS3:
                         return True
                 await asyncio.sleep(0.05)
         return False
+
+
+async def _pieces(file: Path, progress: Callable[[int, int], None]) -> AsyncIterator[bytes]:
+    total, done = file.stat().st_size, 0
+    with file.open("rb") as handle:
+        while piece := await asyncio.to_thread(handle.read, _PIECE):
+            yield piece
+            done += len(piece)
+            progress(done, total)
 
 
 def _remove_sockets(ports: tuple[int, ...]) -> None:

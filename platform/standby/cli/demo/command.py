@@ -15,11 +15,14 @@ import httpx
 import psutil
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from standby.artifacts.local_s3 import LocalS3
+from standby.artifacts.local_s3 import LocalS3, weed_binary
+from standby.bus.embedded import find_binary
 from standby.cli.demo.caller import Caller
 from standby.cli.demo.report import ConcurrentFirstRequests, DemoReport, Drain, show
 from standby.cli.demo.scenario import ENDPOINT, QUESTION, Scenario
+from standby.cli.output import size
 from standby.cli.stack import Stack, StackOptions, running
 from standby.cli.state import StateDir
 from standby.domain.errors import ConfigurationError
@@ -40,6 +43,7 @@ def demo(
     """
     logs.configure("demo", level="warning")
     console = Console()
+    require_parts()
     with tempfile.TemporaryDirectory(prefix="standby-demo-") as temporary:
         report = asyncio.run(_run(keep_logs.absolute() if keep_logs else Path(temporary), console))
     show(report, console)
@@ -49,6 +53,26 @@ def demo(
     for fault in faults:
         console.print(f"[red]not as promised:[/red] {fault}")
     raise typer.Exit(1 if faults else 0)
+
+
+def require_parts() -> None:
+    """Look for everything that the demo needs before it starts anything. Raises ConfigurationError naming all that lacks."""
+    lacking = []
+    for find in (model_file, weed_binary, find_binary, _engine):
+        try:
+            find()
+        except ConfigurationError as error:
+            lacking.append(error)
+    if lacking:
+        raise ConfigurationError(
+            "the demo cannot start: " + "; ".join(error.message for error in lacking),
+            remedy="; ".join(dict.fromkeys(error.remedy for error in lacking)),
+        )
+
+
+def _engine() -> None:
+    if importlib.util.find_spec("xllamacpp") is None:
+        raise ConfigurationError("the engine llama.cpp is not installed", remedy="pip install 'standby[llama-cpp]'")
 
 
 def model_file() -> Path:
@@ -78,8 +102,8 @@ async def _run(folder: Path, console: Console) -> DemoReport:
         stack = await cleanup.enter_async_context(running(options))
         say(f"ready: {stack.url}")
         await s3.create_bucket(BUCKET)
-        await s3.upload(BUCKET, f"{PREFIX}/{weights.name}", weights)
-        say(f"uploaded {weights.stat().st_size:,} bytes to s3://{BUCKET}/{PREFIX}/")
+        await _upload(s3, weights, console)
+        say(f"uploaded {size(weights.stat().st_size)} to s3://{BUCKET}/{PREFIX}/")
         scenario, model, many, drained = await _play(stack, s3, say, tree)
     return DemoReport(
         model=f"s3://{BUCKET}/{PREFIX}/{weights.name}",
@@ -93,6 +117,16 @@ async def _run(folder: Path, console: Console) -> DemoReport:
         leftover_processes=tree.alive(),
         seconds=round(time.monotonic() - began, 1),
     )
+
+
+async def _upload(s3: LocalS3, weights: Path, console: Console) -> None:
+    """Upload the model; on a terminal with a progress bar."""
+    columns = (TextColumn("         uploading"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("uploading", total=weights.stat().st_size)
+        await s3.upload(
+            BUCKET, f"{PREFIX}/{weights.name}", weights, lambda done, total: progress.update(task, completed=done, total=total)
+        )
 
 
 async def _play(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from pydantic import Field
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
@@ -84,23 +85,28 @@ class DemoReport(Value):
 
 
 def show(report: DemoReport, console: Console) -> None:
-    """Print the table and the answer."""
-    table = Table(title="from each rung to the first token (ms)", title_justify="left")
-    table.add_column("request")
-    table.add_column("found it")
+    """Print the table and the answer; made for 80 columns."""
+    table = Table(title="from each rung to the first token, in ms", title_justify="left", box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    for label in ("request", "rung"):
+        table.add_column(label, no_wrap=True)
     for phase in _PHASES:
-        table.add_column(phase.value, justify="right")
-    table.add_column("first token", justify="right", style="bold")
-    table.add_column("total", justify="right")
+        table.add_column(phase.value, justify="right", no_wrap=True)
+    table.add_column("1st token", justify="right", style="bold", no_wrap=True)
+    table.add_column("total", justify="right", no_wrap=True)
     for item in report.invocations:
         phases = (f"{item.phases_ms[phase]:.0f}" if phase in item.phases_ms else "" for phase in _PHASES)
         table.add_row(item.label, item.rung, *phases, f"{item.first_token_ms:.0f}", f"{item.total_ms:.0f}")
+    console.print()
     console.print(table)
     for descent in report.descents:
         held = descent.resident_bytes / 2**20
         console.print(f"{descent.after_s:5.1f} s idle → {descent.rung:7} holding {held:.0f} MiB", highlight=False)
     many, drain = report.concurrent_first_requests, report.drain
-    console.print(f"{many.requests} first requests at once at zero: {many.ok} answered, {many.activations} activation(s)")
-    console.print(f"drain under load: {drain.requests} requests, {drain.failed} failed")
-    console.print(f"left running: {report.leftover_processes} processes; the demo took {report.seconds:.0f} s")
-    console.print(f"\n[bold]{report.question}[/bold]\n{report.answer}")
+    climbs = "1 activation" if many.activations == 1 else f"{many.activations} activations"
+    for line in (
+        f"{many.requests} first requests at once at zero: {many.ok} answered, {climbs}",
+        f"drain under load: {drain.requests} requests, {drain.failed} failed",
+        f"left running: {report.leftover_processes} processes; the demo took {report.seconds:.0f} s",
+    ):
+        console.print(line, highlight=False)
+    console.print(f"\n[bold]{report.question}[/bold]\n{report.answer}", highlight=False)

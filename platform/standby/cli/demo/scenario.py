@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import signal
+import json
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,6 +14,7 @@ import httpx
 
 from standby.cli.demo.caller import Caller
 from standby.cli.demo.report import ConcurrentFirstRequests, Descent, Drain, Invocation
+from standby.cli.output import size
 from standby.cli.stack import Stack
 from standby.domain.errors import StandbyError
 from standby.domain.instance import Rung
@@ -45,9 +47,7 @@ class Scenario:
         """Register the model from S3 and create an endpoint at zero."""
         source = {"endpoint_url": endpoint_url, "region": region}
         model = await self._post("/api/v1/models", {"name": MODEL, "source_uri": uri, "source": source})
-        self.say(
-            f"registered {uri}: {model['object_count']} object, {model['bytes']:,} bytes, {model['facts']['architecture']}"
-        )
+        self.say(f"registered it: {model['object_count']} object, {size(model['bytes'])}, {model['facts']['architecture']}")
         await self._post("/api/v1/endpoints", {"name": ENDPOINT, "model": MODEL, "policy": POLICY})
         self.say("created endpoint 'smol' at zero: nothing runs, nothing is downloaded")
         return model
@@ -58,9 +58,7 @@ class Scenario:
         for number in (1, 2, 3):
             await self._ask(f"warm {number}")
         pieces: list[str] = []
-        answer = await self.caller.invoke(
-            "warm, streamed", "Write one sentence about rivers.", max_tokens=40, on_text=pieces.append
-        )
+        answer = await self.caller.invoke("streamed", "Write one sentence about rivers.", max_tokens=40, on_text=pieces.append)
         self.invocations.append(answer)
         self.say(f"streamed in {len(pieces)} pieces: {answer.text!r}")
 
@@ -76,16 +74,19 @@ class Scenario:
         """Twenty callers at once at zero: one activation serves them all."""
         await self._descend_to(Rung.COLD)
         self.say(f"{FIRST_REQUESTS} first requests at once …")
-        results = await asyncio.gather(
-            *(
-                self.caller.invoke(f"first {n}", f"Name the capital of country number {n}.", max_tokens=4)
-                for n in range(FIRST_REQUESTS)
-            ),
-            return_exceptions=True,
-        )
+        async with self._climbs() as climbs:
+            results = await asyncio.gather(
+                *(
+                    self.caller.invoke(f"first {n}", f"Name the capital of country number {n}.", max_tokens=4)
+                    for n in range(FIRST_REQUESTS)
+                ),
+                return_exceptions=True,
+            )
+            await self._until_told_of_the_present_climb(climbs)
         good = [result for result in results if isinstance(result, Invocation)]
-        activations = await self._activations_since_cold()
-        return ConcurrentFirstRequests(requests=FIRST_REQUESTS, ok=len(good), activations=activations)
+        for fault in {repr(result) for result in results if isinstance(result, BaseException)}:
+            self.say(f"failed: {fault}")
+        return ConcurrentFirstRequests(requests=FIRST_REQUESTS, ok=len(good), activations=len(climbs))
 
     async def drain_under_load(self) -> Drain:
         """Restart the node while callers keep calling: what runs ends, what arrives waits, nothing fails."""
@@ -94,7 +95,7 @@ class Scenario:
         tally = _Tally()
         callers = [asyncio.create_task(self._keep_calling(number, end, tally)) for number in range(DRAIN_CALLERS)]
         await tally.warmed_up.wait()
-        self.stack.children["node"].signal(signal.SIGTERM)
+        self.stack.children["node"].restart()
         await asyncio.gather(*callers)
         return Drain(requests=tally.requests, failed=len(tally.failures))
 
@@ -130,10 +131,32 @@ class Scenario:
         view: dict[str, Any] = answer.json()
         return view
 
-    async def _activations_since_cold(self) -> int:
-        """Count the instances' climbs: at cold there was none, and each climb has an id of its own."""
+    @asynccontextmanager
+    async def _climbs(self) -> AsyncIterator[set[str]]:
+        """Yield the ids of all climbs that end from now on, the failed ones included, as the endpoint's events tell them."""
+        seen: set[str] = set()
+
+        async def follow(lines: AsyncIterator[str]) -> None:
+            async for line in lines:
+                if line.startswith("data:") and (event := json.loads(line[5:]))["kind"] == "activation":
+                    seen.add(event["activation"]["id"])
+
+        # The answer begins once the subscription stands: nothing that happens inside the block is missed.
+        async with self.api.stream("GET", "/api/v1/events", params={"endpoint": ENDPOINT}) as answer:
+            answer.raise_for_status()
+            following = asyncio.create_task(follow(answer.aiter_lines()))
+            try:
+                yield seen
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
+
+    async def _until_told_of_the_present_climb(self, climbs: set[str]) -> None:
         view = await self._endpoint()
-        return len({instance["activation"]["id"] for instance in view["instances"] if instance["activation"]})
+        present = {instance["activation"]["id"] for instance in view["instances"] if instance["activation"]}
+        async with asyncio.timeout(STEP_LIMIT_S):
+            while not present <= climbs:
+                await asyncio.sleep(0.02)
 
     async def _keep_calling(self, number: int, end: float, tally: _Tally) -> None:
         turn = 0

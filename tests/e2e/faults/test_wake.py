@@ -1,0 +1,119 @@
+"""First requests at zero: one start whatever their number, nothing before one token, and a load that outlives its caller."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from support.deployment import PARIS, Deployment, error_of, text_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+GATEWAYS = 2
+
+
+async def test_forty_first_requests_over_two_gateways_start_one_engine(there: Deployment) -> None:
+    """Field case B07: all are answered by one start, and an endpoint that is warm goes on answering meanwhile."""
+    await there.endpoint("neighbour")
+    await there.warm("neighbour")
+    await there.endpoint("herd", knobs={"start_delay_s": 1.5}, max_instances=2, slots=4)
+    firsts = [asyncio.create_task(there.invoke("herd", gateway=number % 2)) for number in range(40)]
+    await there.happened(lambda: there.spawns("herd"), "herd starts")
+    meanwhile = [await there.invoke("neighbour", gateway=number % 2) for number in range(10)]
+    assert not any(first.done() for first in firsts)
+    assert [text_of(answer) for answer in meanwhile] == [PARIS] * 10
+    answers = await asyncio.gather(*firsts)
+    assert [text_of(answer) for answer in answers] == [PARIS] * 40
+    assert {answer.headers["x-standby-rung"] for answer in answers} == {"cold"}
+    await there.happened(lambda: there.of_kind("activation", "herd"), "the activation is told")
+    assert there.spawns("herd") == 1
+    assert len(there.of_kind("activation", "herd")) == 1
+    assert len((await there.show("herd"))["instances"]) == 1
+
+
+async def test_callers_who_give_up_and_ask_again_start_nothing_more(there: Deployment) -> None:
+    """Field case B07, with clients that time out and retry as the SDKs do."""
+    await there.endpoint("retries", knobs={"start_delay_s": 1.0}, max_instances=2, slots=2)
+    answers = await asyncio.gather(*(impatient(there, "retries", number % 2) for number in range(8)))
+    assert [text_of(answer) for answer in answers] == [PARIS] * 8
+    assert there.spawns("retries") == 1
+    for gateway in range(GATEWAYS):
+        assert await there.metric("standby_requests_queued", "retries", gateway=gateway) == 0
+        assert await there.metric("standby_requests_in_flight", "retries", gateway=gateway) == 0
+
+
+async def impatient(there: Deployment, endpoint: str, gateway: int) -> httpx.Response:
+    while True:
+        try:
+            async with asyncio.timeout(0.3):
+                return await there.invoke(endpoint, gateway=gateway)
+        except TimeoutError:
+            continue
+
+
+async def test_requests_wait_until_the_engine_can_generate(there: Deployment) -> None:
+    """Field case B10: listening is not loaded; the engine's own 503 is seen by no caller, and the probe is no request."""
+    await there.endpoint("loading", knobs={"ready_after_s": 1.0})
+    answers = await asyncio.gather(*(there.invoke("loading", gateway=number % 2) for number in range(4)))
+    assert [text_of(answer) for answer in answers] == [PARIS] * 4
+    assert there.spawns("loading") == 1
+    counted = [await there.metric("standby_requests_total", "loading", gateway=number) for number in range(GATEWAYS)]
+    assert sum(count or 0 for count in counted) == 4
+
+
+async def test_an_engine_whose_health_lies_is_not_ready(there: Deployment) -> None:
+    """Field case B10: health is 200 from the start, tokens come a second later; until then requests stay queued."""
+    await there.endpoint("liar", knobs={"ready_after_s": 1.0, "health_lies": True})
+    answers = await asyncio.gather(*(there.invoke("liar", gateway=number % 2) for number in range(4)))
+    assert [text_of(answer) for answer in answers] == [PARIS] * 4
+    assert there.spawns("liar") == 1
+
+
+async def test_an_engine_that_cannot_generate_is_never_ready(there: Deployment) -> None:
+    """Field case B10: health is 200 and the first completion is 500; callers get the platform's error with the reason."""
+    await there.endpoint("mute", knobs={"health_lies": True, "first_completion_500": True})
+    answers = await asyncio.gather(*(there.invoke("mute", gateway=number % 2) for number in range(4)))
+    for answer in answers:
+        error = error_of(answer, 503, "endpoint_failed")
+        assert "one-token probe with 500" in error["message"]
+        assert int(answer.headers["retry-after"]) >= 1
+    assert "ready" not in {change["after"] for change in there.of_kind("transition", "mute")}
+
+
+async def test_a_load_outlives_its_caller_and_serves_the_next(there: Deployment) -> None:
+    """Field case B11: the load is longer than keep_ready and its caller leaves; loading counts as activity."""
+    await there.endpoint("slow", knobs={"start_delay_s": 1.5}, keep_ready="0.3s", keep_asleep="0s")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await there.invoke("slow")
+    queued = [there.metric("standby_requests_queued", "slow", gateway=number) for number in range(GATEWAYS)]
+    assert not any(await asyncio.gather(*queued)), "nobody waits any more"
+    async with asyncio.timeout(0.5):
+        await there.happened(lambda: there.spawns("slow") == 1, "slow starts")
+    assert (await there.instance("slow") or {})["state"] == "starting"
+    second = await there.invoke("slow", gateway=1)
+    assert text_of(second) == PARIS
+    assert there.spawns("slow") == 1
+    states = [change["after"] for change in there.of_kind("transition", "slow")]
+    assert states[-1] == "ready" or "draining" in states
+    assert "stopping" not in states[: states.index("ready")]
+
+
+async def test_a_load_that_nobody_waits_for_reaches_ready_before_it_falls_idle(there: Deployment) -> None:
+    """Field case B11: the idle clock starts when the instance becomes ready."""
+    await there.endpoint("left", knobs={"start_delay_s": 1.0}, keep_ready="0.3s", keep_asleep="0s")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await there.invoke("left")
+    await there.happened(lambda: states_of(there, "left")[-1:] == ["staged"] and "draining" in states_of(there, "left"), "idle")
+    climbed, sank = states_of(there, "left").index("ready"), states_of(there, "left").index("draining")
+    assert climbed < sank
+    at = [change["at"] for change in there.of_kind("transition", "left")]
+    assert at[sank] - at[climbed] >= 0.3
+    assert there.spawns("left") == 1
+
+
+def states_of(there: Deployment, endpoint: str) -> list[str]:
+    return [change["after"] for change in there.of_kind("transition", endpoint)]
