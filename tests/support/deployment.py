@@ -169,6 +169,19 @@ class Deployment:
         lines = [line for line in text.splitlines() if line.startswith(f"{name}{{") and marked in line]
         return sum(float(line.rpartition(" ")[2]) for line in lines) if lines else None
 
+    async def total(self, name: str, endpoint: str) -> float:
+        """A metric of an endpoint over all gateways; what is not told counts as zero."""
+        values = [await self.metric(name, endpoint, gateway=number) for number in range(len(self.stack.urls))]
+        return sum(value or 0.0 for value in values)
+
+    async def until_total(self, name: str, endpoint: str, value: float, within_s: float = DEADLINE_S) -> None:
+        """Wait until a metric over all gateways has this value."""
+
+        async def reached() -> bool:
+            return await self.total(name, endpoint) == value
+
+        await self.until(reached, f"{name} of {endpoint} is {value:g}", within_s)
+
     # ---- processes ---------------------------------------------------------------------------------------------
 
     async def stats(self, endpoint: str) -> dict[str, int]:

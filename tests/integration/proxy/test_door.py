@@ -95,6 +95,28 @@ async def test_new_epoch_turns_the_old_one_away_and_must_be_higher(rig: Rig) -> 
         rig.door.open(INSTANCE, epoch=8, slots=1, socket=rig.engine.socket)
 
 
+async def test_drain_that_is_called_off_cuts_nothing_off(rig: Rig) -> None:
+    """Ready is wanted again while requests still run: they end whole, and their slots are counted in the new epoch."""
+    go = asyncio.Event()
+
+    async def wait(call: Call) -> None:
+        await go.wait()
+        await call.json(200, b'{"late": 1}')
+
+    rig.engine.handler = wait
+    running = asyncio.create_task(rig.ask())
+    await rig.begun(1)
+    rig.door.fence(INSTANCE)
+    rig.door.open(INSTANCE, epoch=8, slots=1, socket=rig.engine.socket)
+    assert rig.in_flight == 1
+    assert (await rig.ask(x_standby_epoch="8")).headers["x-standby-refused"] == "full"
+    go.set()
+    answer = await running
+    assert (answer.status, answer.body) == (200, b'{"late": 1}')
+    assert await rig.door.drained(INSTANCE, 10)
+    assert (await rig.ask(x_standby_epoch="8")).status == 200
+
+
 async def test_removed_instance_ends_its_requests_and_is_unknown(rig: Rig) -> None:
     rig.engine.handler = until_gone
     running = asyncio.create_task(rig.ask())

@@ -2,8 +2,10 @@
 
 | gate | `fence` | `DoorSlots.open` with a higher epoch | `DoorSlots.remove` |
 |---|---|---|---|
-| OPEN | FENCED | a new gate, OPEN; the old one is FENCED and emptied | FENCED and emptied, forgotten |
-| FENCED | FENCED | a new gate, OPEN; the old one is emptied | emptied, forgotten |
+| OPEN | FENCED | same engine: OPEN; another engine: emptied, a new gate | FENCED and emptied, forgotten |
+| FENCED | FENCED | same engine: OPEN; another engine: emptied, a new gate | emptied, forgotten |
+
+What is in flight at the same engine (the same socket) goes on: a drain that is called off cuts nothing off.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class Gate:
         self.instance = instance
         self.epoch = epoch
         self.slots = slots
+        self.socket = socket
         self.state = GateState.OPEN
         self.pool = ConnectionPool(socket, reuse_chunked=False)
         self._epoch_header = str(epoch).encode()
@@ -66,6 +69,13 @@ class Gate:
         self._last_end: float | None = None
         self._served = 0
         self._failures = 0
+
+    def reopen(self, *, epoch: int, slots: int) -> None:
+        """Let requests of a higher epoch pass to the same engine; what is in flight goes on."""
+        self.pool.close()
+        self.pool = ConnectionPool(self.socket, reuse_chunked=False)
+        self.epoch, self.slots, self.state = epoch, slots, GateState.OPEN
+        self._epoch_header = str(epoch).encode()
 
     def refusal(self, epoch: bytes) -> Refusal | None:
         """Return why a request that names ``epoch`` may not pass now, or None."""
@@ -159,7 +169,10 @@ class DoorSlots:
                     f"door of instance {instance} cannot open at epoch {epoch}: it has already been at {before.epoch}",
                     remedy="open it with a higher epoch, or remove the instance first",
                 )
-            self.remove(instance, f"instance {instance} begins epoch {epoch}")
+            if before.socket == socket:
+                before.reopen(epoch=epoch, slots=slots)
+                return
+            self.remove(instance, f"instance {instance} begins epoch {epoch} with another engine")
         gate = Gate(instance, epoch=epoch, slots=slots, socket=socket, on_change=self._on_change)
         self._gates[instance] = self._by_header[instance.encode()] = gate
 
