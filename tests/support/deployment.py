@@ -46,6 +46,7 @@ class Deployment:
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
     _client: httpx.AsyncClient = field(init=False)
     _models: dict[str, str] = field(default_factory=dict)
+    _connections: list[RawClient] = field(default_factory=list)
 
     # ---- requests ----------------------------------------------------------------------------------------------
 
@@ -76,10 +77,16 @@ class Deployment:
             "POST", "/v1/chat/completions", gateway=gateway, json={"model": model, "messages": QUESTION, **body}
         )
 
-    async def post(self, path: str, body: object, *, gateway: int = 0) -> RawClient:
-        """Send a request over a connection of its own and return before it is answered; the caller ends the connection."""
+    async def connect(self, gateway: int = 0) -> RawClient:
+        """Open a connection, closed at the deployment's end at the latest."""
         host, _, port = self.url(gateway).removeprefix("http://").partition(":")
         client = await RawClient.connect(host, int(port))
+        self._connections.append(client)
+        return client
+
+    async def post(self, path: str, body: object, *, gateway: int = 0) -> RawClient:
+        """Send a request over a connection of its own and return before it is answered."""
+        client = await self.connect(gateway)
         headers = {**self.stack.headers(), "content-type": "application/json"}
         client.send("POST", path, headers, body if isinstance(body, bytes) else json.dumps(body).encode())
         return client
@@ -130,8 +137,8 @@ class Deployment:
         return await self.until(reached, f"{endpoint} is {status}", within_s)
 
     async def warm(self, endpoint: str) -> None:
-        """Ask once, so that an instance is ready."""
-        answer = await self.invoke(endpoint)
+        """Ask for one token, so that an instance is ready."""
+        answer = await self.invoke(endpoint, max_tokens=1)
         assert answer.status_code == 200, answer.text
 
     # ---- what happened -----------------------------------------------------------------------------------------
@@ -254,6 +261,8 @@ class Deployment:
 
     async def close(self) -> None:
         """Let go of the connections."""
+        for connection in self._connections:
+            connection.abort()
         await self._client.aclose()
 
 

@@ -40,7 +40,7 @@ def read_connection(state_dir: Path) -> Connection | None:
     try:
         content = json.loads(path.read_text())
         return Connection(str(content["url"]), str(content["api_key"]))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigurationError(

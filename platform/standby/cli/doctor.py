@@ -127,7 +127,7 @@ def check_amount(name: str, available: int, needed: int, remedy: str) -> Finding
 
 def check_state_folder(folder: Path) -> Finding:
     """Can the state be written? Tried for real, since permissions, quotas and read-only mounts all show only then."""
-    place = _existing(folder)
+    place = next((place for place in (folder, *folder.absolute().parents) if place.exists()), Path("/"))
     try:
         with tempfile.NamedTemporaryFile(dir=place, prefix=".standby-doctor-"):
             return Finding("state folder", Verdict.OK, str(folder))
@@ -151,6 +151,8 @@ def check_gateway(session: Options) -> Finding:
         connection = session.connection()
     except Unavailable as error:
         return Finding(name, Verdict.ABSENT, "none is known", error.remedy)
+    except ConfigurationError as error:
+        return Finding(name, Verdict.MISSING, error.message, error.remedy)
     try:
         answer = session.call("GET", "/api/v1/status", timeout_s=_GATEWAY_LIMIT_S)
     except StandbyError as error:

@@ -30,6 +30,9 @@ def invoke(
     body: Annotated[str | None, typer.Option(help="File with the request's JSON, or - for standard input.")] = None,
     stream: Annotated[bool, typer.Option("--stream", help="Print tokens as they arrive.")] = False,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Most tokens to generate.")] = None,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="0: always the likeliest token; default: the engine's.")
+    ] = None,
     timeout: Annotated[str, typer.Option(help="Longest silence while waiting for the answer.")] = "5m",
     json: JsonOption = False,
 ) -> None:
@@ -43,12 +46,14 @@ def invoke(
 
     echo '{"prompt": "Once upon", "max_tokens": 20}' | standby invoke smol --body -
     """
-    content = request_body(prompt, body, stream=stream, max_tokens=max_tokens)
+    content = request_body(prompt, body, stream=stream, max_tokens=max_tokens, temperature=temperature)
     session = options(ctx, json)
     asyncio.run(_invoke(session, endpoint, content, parse_duration(timeout)))
 
 
-def request_body(prompt: str | None, body: str | None, *, stream: bool, max_tokens: int | None) -> bytes:
+def request_body(
+    prompt: str | None, body: str | None, *, stream: bool, max_tokens: int | None, temperature: float | None = None
+) -> bytes:
     """Return the bytes to send; a body that is given is passed on as it is unless an option has to be put into it.
 
     Raises InvalidInput where both or none of prompt and body are given, or the body cannot be read.
@@ -60,6 +65,8 @@ def request_body(prompt: str | None, body: str | None, *, stream: bool, max_toke
         extra["stream"] = True
     if max_tokens is not None:
         extra["max_tokens"] = max_tokens
+    if temperature is not None:
+        extra["temperature"] = temperature
     if prompt is not None:
         return jsons.dumps({"messages": [{"role": "user", "content": prompt}], **extra}).encode()
     assert body is not None
@@ -73,7 +80,7 @@ def request_body(prompt: str | None, body: str | None, *, stream: bool, max_toke
         content = jsons.loads(raw)
     except ValueError as error:
         raise InvalidInput(
-            f"--body {body!r} is not JSON: {error}", remedy="leave --stream and --max-tokens out, or send JSON"
+            f"--body {body!r} is not JSON: {error}", remedy="leave the other options out, or send JSON"
         ) from error
     if not isinstance(content, dict):
         raise InvalidInput(

@@ -27,7 +27,7 @@ def register(
     region: Annotated[str | None, typer.Option(help="S3 region.")] = None,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Read without credentials.")] = False,
     engine: Annotated[str | None, typer.Option(help="llama_cpp, vllm or tensorrt_llm; default: by the format.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="Engine option as name=value; repeat it.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="Engine option as name=value, e.g. context=4096; repeat it.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace another version that no endpoint uses.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -96,7 +96,7 @@ def parse_option(text: str) -> tuple[str, str | int | float | bool]:
     """Return ``name=value`` with the value as a truth value, a number or text. Raises InvalidInput without ``=``."""
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise InvalidInput(f"--option {text!r} is not of the form name=value", remedy="e.g. --option context_length=4096")
+        raise InvalidInput(f"--option {text!r} is not of the form name=value", remedy="e.g. --option context=4096")
     if value.lower() in {"true", "false"}:
         return name, value.lower() == "true"
     for number in (int, float):

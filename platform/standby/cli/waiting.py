@@ -84,7 +84,9 @@ async def following(client: Client, name: str, climb: Climb, news: asyncio.Event
 def reached(endpoint: dict[str, Any], rung: str | None) -> bool:
     """Return whether the endpoint is where the caller wants it: pure."""
     if rung is not None:
-        return bool(endpoint["rung"] == rung)
+        # An instance that is still falling asleep counts as asleep in the rung, but memory is not given back yet.
+        resting = {instance["state"] for instance in endpoint["instances"]} or {"cold"}
+        return bool(endpoint["rung"] == rung and rung in resting)
     wanted = sum(variant["policy"]["min_ready"] for variant in endpoint["variants"])
     ready = sum(instance["state"] == "ready" for instance in endpoint["instances"])
     return bool(endpoint["status"] == "InService" and ready >= wanted)

@@ -39,6 +39,10 @@ class Node(Record):
     boot_id: str = Field(description="changes at each start of the agent")
     door: str = Field(description="host:port")
     engines: tuple[EngineKind, ...] = ()
+    engine_options: Mapping[EngineKind, tuple[str, ...]] = Field(
+        default_factory=dict,
+        description="names of the options that a model may set, by engine; an engine that is missing says none",
+    )
     memory: MemoryLedger
     cache_bytes: int = 0
     cache_capacity: int = 0

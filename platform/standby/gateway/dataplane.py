@@ -11,7 +11,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
@@ -38,8 +38,7 @@ _OPENAI: Final = frozenset({forms.CHAT_PATH, forms.COMPLETIONS_PATH})
 _PASSED_ON: Final = frozenset({b"content-type", b"accept", b"traceparent", b"tracestate"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Arrival:
+class _Arrival(NamedTuple):
     """What is known of a request before it is resolved."""
 
     arrived: float
@@ -48,8 +47,7 @@ class _Arrival:
     echoed: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
+class _Call(NamedTuple):
     """A resolved request."""
 
     arrival: _Arrival
@@ -74,6 +72,8 @@ class DataPlane:
     monotonic: Callable[[], float]
     wall: Callable[[], float]
     bus_away: Callable[[], float] = field(default=lambda: 0.0)
+    _prefix: str = field(default_factory=lambda: f"{secrets.token_hex(8)}-")
+    _count: int = 0
 
     @staticmethod
     def takes(scope: Scope) -> bool:
@@ -104,7 +104,8 @@ class DataPlane:
 
     def _arrive(self, scope: Scope) -> _Arrival:
         # The engine only ever sees an id of ours: two callers may send the same one at once (field case B34).
-        request_id = secrets.token_hex(12)
+        self._count += 1
+        request_id = f"{self._prefix}{self._count:x}"
         given = header(scope, b"x-request-id")
         echoed = given[:MAX_REQUEST_ID] if given else request_id.encode()
         return _Arrival(self.monotonic(), self.wall(), request_id, echoed)

@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from standby.domain.demand import Demand
 from standby.domain.endpoint import Endpoint, ScalePolicy, Variant
@@ -40,8 +41,7 @@ class Route:
         return self.variant.policy
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(NamedTuple):
     """Leave to send one request to one instance; must be released."""
 
     instance: str

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from standby.wire.headers import EPOCH, INSTANCE, PREFIX, REQUEST_ID, REWRITTEN, TOKEN
 from standby.wire.pool import CONNECT_LIMIT_S, IDLE_LIMIT, ConnectionPool
@@ -17,8 +16,7 @@ NEVER_FORWARDED: Final = REWRITTEN | {b"authorization", b"cookie", b"x-api-key",
 COPY_LIMIT: Final = 64 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class RelayRequest:
+class RelayRequest(NamedTuple):
     """One attempt at one instance: ``door`` is (host, port), ``path`` includes the query, header names are lower case."""
 
     door: tuple[str, int]
@@ -74,8 +72,7 @@ class OutcomeKind(Enum):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RelayOutcome:
+class RelayOutcome(NamedTuple):
     """How an attempt ended, and when (monotonic seconds).
 
     ``reason`` is the refusal, the engine fault or the error in words; ``saw`` says whether the engine may have seen the

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A ready instance as this gateway sees it."""
+class Candidate(NamedTuple):
+    """A ready instance as this gateway sees it. A tuple, as one is made for each instance and request."""
 
     instance: str
     outstanding: int
@@ -16,8 +15,7 @@ class Candidate:
     blocked_until: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """The chosen instance, or none with the reason and the moment when asking again makes sense."""
 
     instance: str | None

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from support.deployment import QUESTION, Deployment, error_of, text_of
-from support.raw_http import RawAnswer, RawClient
+from support.raw_http import RawAnswer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -65,8 +65,7 @@ async def leaves_in_the_middle(there: Deployment, number: int) -> None:
 
 
 async def leaves_while_sending(there: Deployment, number: int) -> None:
-    host, _, port = there.url(number % 2).removeprefix("http://").partition(":")
-    client = await RawClient.connect(host, int(port))
+    client = await there.connect(number % 2)
     client.send("POST", PATH, {**there.stack.headers(), "content-length": "1000"}, b'{"messages": [', framed=False)
     await client.writer.drain()
     client.abort()

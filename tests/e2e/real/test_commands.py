@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -82,12 +81,12 @@ async def test_an_engine_option_that_does_not_exist_is_refused(shell: Shell) -> 
 
 async def test_an_endpoint_is_asked_shown_and_deleted(shell: Shell) -> None:
     created = await shell.standby("endpoints", "create", "chat", "--model", "smol", "--keep-ready", "1s")
-    asked = await shell.standby("invoke", "chat", "--prompt", QUESTION)
-    streamed = await shell.standby("invoke", "chat", "-p", QUESTION, "--stream")
+    asked = await shell.standby("invoke", "chat", "--prompt", QUESTION, "--temperature", "0")
+    streamed = await shell.standby("invoke", "chat", "-p", QUESTION, "--stream", "--temperature", "0")
     raw = (await shell.standby("invoke", "chat", "--body", "-", "--json", stdin=b'{"prompt": "1 2 3", "max_tokens": 2}')).json()
     waited = await shell.standby("endpoints", "wait", "chat", "--rung", "asleep", "--timeout", "30s")
     asleep = await shell.standby("endpoints", "show", "chat")
-    woken = (await shell.standby("invoke", "chat", "-p", QUESTION, "--stream", "--json")).json()
+    woken = (await shell.standby("invoke", "chat", "-p", QUESTION, "--stream", "--temperature", "0", "--json")).json()
     listed = await shell.standby("endpoints", "list")
     shown = (await shell.standby("endpoints", "show", "chat", "--json")).json()
     deleted = await shell.standby("endpoints", "delete", "chat", "--wait")
@@ -223,8 +222,10 @@ async def test_doctor_says_how_to_get_what_lacks(shell: Shell, tmp_path: Path) -
     blocked = tmp_path / "file"
     blocked.write_text("")
 
-    ran = await shell.standby("doctor", "--json", code=0 if os.geteuid() == 0 else 3, STANDBY_STATE_DIR=str(blocked / "x"))
+    ran = await shell.standby("doctor", "--json", code=3, STANDBY_STATE_DIR=str(blocked / "x"))
 
-    absent = [item for item in ran.json()["findings"] if item["verdict"] != "ok"]
-    assert "gateway" in {item["name"] for item in absent}
-    assert all(item["remedy"] for item in absent)
+    lacking = {item["name"]: item for item in ran.json()["findings"] if item["verdict"] != "ok"}
+    assert lacking["state folder"]["verdict"] == "missing"
+    assert lacking["gateway"]["verdict"] == "absent"
+    assert all(item["remedy"] for item in lacking.values())
+    assert "this machine lacks: state folder" in ran.err

@@ -109,7 +109,7 @@ async def test_an_unknown_model_is_not_found(client: AsyncOpenAI) -> None:
 async def test_what_the_engine_refuses_is_a_bad_request(client: AsyncOpenAI) -> None:
     """The engine's own 400 passes through; a body without a model is refused before any engine is asked."""
     with pytest.raises(openai.BadRequestError):
-        await client.chat.completions.create(model=SERVED, messages=[{"role": "user", "content": 5}])  # type: ignore[typeddict-item]
+        await client.chat.completions.create(model=SERVED, messages=ASKED, extra_body={"messages": "no list"})
     with pytest.raises(openai.BadRequestError) as unnamed:
         await client.chat.completions.create(model="", messages=ASKED)
 

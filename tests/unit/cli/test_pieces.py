@@ -142,8 +142,11 @@ def test_what_a_wait_waits_for() -> None:
     assert not reached(view(min_ready=1), None)
     assert reached(view(min_ready=1, instances=[{"state": "ready"}]), None)
     assert not reached(view(min_ready=1, instances=[{"state": "draining"}]), None)
-    assert reached(view(rung="asleep"), "asleep")
-    assert not reached(view(rung="ready"), "asleep")
+    assert reached(view(), "cold")
+    assert reached(view(rung="asleep", instances=[{"state": "asleep"}]), "asleep")
+    assert not reached(view(rung="asleep", instances=[{"state": "suspending"}]), "asleep")
+    assert not reached(view(rung="staged", instances=[{"state": "starting"}]), "staged")
+    assert not reached(view(rung="ready", instances=[{"state": "ready"}]), "asleep")
 
 
 def test_a_failure_is_told_with_the_engines_own_words() -> None:

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from types import MappingProxyType
+from typing import Final
 
 import prometheus_client
 import psutil
@@ -27,7 +29,9 @@ from standby.domain.assignment import Assignment
 from standby.domain.errors import ConfigurationError
 from standby.domain.events import ComponentNotice
 from standby.domain.instance import InstanceState
+from standby.domain.model import EngineKind
 from standby.domain.node import Node
+from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
 from standby.runtime.engines.registry import EngineRegistry
 from standby.runtime.process_ledger import ProcessLedger
 from standby.telemetry import logs, metrics
@@ -43,6 +47,8 @@ from standby.warm_pool.run_dir import run_dir
 from standby.warm_pool.settings import NodeSettings
 
 _log = logging.getLogger(__name__)
+
+_OPTION_NAMES: Final = MappingProxyType({EngineKind.LLAMA_CPP: tuple(LlamaCppOptions.model_fields)})
 
 
 def command() -> None:
@@ -210,6 +216,7 @@ class Heart:
             boot_id=self.boot_id,
             door=self.agent.door,
             engines=self.registry.available(),
+            engine_options={kind: names for kind, names in _OPTION_NAMES.items() if kind in self.registry.available()},
             memory=self.memory.snapshot(),
             cache_bytes=self.cache.used_bytes,
             cache_capacity=self.cache.capacity_bytes,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from pydantic import Field
@@ -12,6 +12,7 @@ from standby.bus.tables import Entry
 from standby.domain.errors import Conflict, Forbidden, InvalidInput, ModelNotFound, RevisionConflict
 from standby.domain.model import EngineKind, Manifest, Model, ModelFormat, SourceOptions
 from standby.domain.names import check_name, key
+from standby.domain.node import Node
 from standby.domain.values import Value
 from standby.gateway.api.context import ApiContext, ApiRoute, Call, missing, visible
 from standby.gateway.api.responses import json_response, read_body
@@ -46,11 +47,13 @@ async def register(call: Call) -> Response:
     check_name("model", body.name)
     check_source(call, body)
     manifest = await call.context.inspect(body.source_uri, body.source)
+    engine = choose_engine(body.engine, manifest)
+    check_options(engine, body.engine_options, (entry.value for entry in call.context.copies.nodes.entries.values()))
     model = Model(
         tenant=call.tenant,
         name=body.name,
         manifest=manifest,
-        engine=choose_engine(body.engine, manifest),
+        engine=engine,
         engine_options=body.engine_options,
         created_at=call.context.now(),
     )
@@ -120,6 +123,20 @@ def choose_engine(wanted: EngineKind | None, manifest: Manifest) -> EngineKind:
             remedy=f"choose one of: {names}",
         )
     return wanted
+
+
+def check_options(engine: EngineKind, options: Iterable[str], nodes: Iterable[Node]) -> None:
+    """Refuse an option that no node's engine knows: it would only be found out at the first start. Raises InvalidInput.
+
+    While no node says what the engine takes, nothing can be checked.
+    """
+    known = {name for node in nodes for name in node.engine_options.get(engine, ())}
+    unknown = sorted(set(options) - known) if known else []
+    if unknown:
+        raise InvalidInput(
+            f"{engine.value} has no engine option {', '.join(repr(name[:60]) for name in unknown)}",
+            remedy=f"known are: {', '.join(sorted(known))}",
+        )
 
 
 def same_version(stored: Model, wanted: Model) -> bool:
