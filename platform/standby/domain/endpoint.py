@@ -46,6 +46,7 @@ class Variant(Value):
 
     name: str = DEFAULT_VARIANT
     model: str
+    weights: str | None = Field(default=None, description="which of the model's named weights; None: the registered ones")
     weight: float = Field(default=1.0, ge=0)
     memory_mb: int | None = Field(default=None, ge=128, description="host memory to reserve; None: estimated")
     policy: ScalePolicy = ScalePolicy()

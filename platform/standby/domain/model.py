@@ -38,13 +38,45 @@ class ObjectRef(Value):
     modified_at: float | None = Field(default=None, description="seconds since the epoch, as the store says")
 
 
+class Compression(StrEnum):
+    """How an archive is packed."""
+
+    GZIP = "gzip"
+    NONE = "none"
+
+
+class Member(Value):
+    """One file inside an archive, as it is called after unpacking."""
+
+    path: str
+    size: int = Field(ge=0, description="bytes")
+
+
+class Archive(Value):
+    """The single object of the manifest is a tar; these files are what it unpacks to."""
+
+    compression: Compression
+    members: tuple[Member, ...] = Field(min_length=1)
+    wrapper: str = Field(default="", description="name of the single folder around everything, left out when unpacking")
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all members."""
+        return sum(item.size for item in self.members)
+
+
 class SourceOptions(Value):
-    """How to reach the store; never a secret: credentials come from the environment of the process that reads."""
+    """How to reach the store; never a secret.
+
+    Credentials are found as the AWS SDK finds them in the process that reads, unless ``credentials`` names a pair of
+    keys that the tenant has stored.
+    """
 
     endpoint_url: str | None = None
     region: str | None = None
     path_style: bool = True
     anonymous: bool = False
+    credentials: str | None = Field(default=None, description="name of the tenant's stored keys")
 
 
 class ModelFacts(Value):
@@ -57,6 +89,9 @@ class ModelFacts(Value):
     quantisation: str = ""
     has_chat_template: bool = False
     has_tokenizer: bool = False
+    tensor_count: int | None = None
+    dtypes: tuple[str, ...] = Field(default=(), description="of the tensors, most bytes first")
+    kv_bytes_per_token: int | None = Field(default=None, description="key-value cache at 16 bits, one sequence")
 
 
 class Manifest(Value):
@@ -67,11 +102,23 @@ class Manifest(Value):
     format: ModelFormat
     objects: tuple[ObjectRef, ...] = Field(min_length=1)
     facts: ModelFacts = ModelFacts()
+    archive: Archive | None = None
+    refusals: Mapping[EngineKind, str] = Field(
+        default_factory=dict, description="why an engine cannot serve it; engines that can are not in here"
+    )
+    notes: tuple[str, ...] = Field(default=(), description="what was noticed and left out, in words")
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all objects."""
+        """Bytes of all objects, as they lie in the store."""
         return sum(item.size for item in self.objects)
+
+    @property
+    def files(self) -> tuple[Member, ...]:
+        """The files of the artifact on a node: the archive's members, else the objects."""
+        if self.archive is not None:
+            return self.archive.members
+        return tuple(Member(path=item.path, size=item.size) for item in self.objects)
 
     @property
     def digest(self) -> str:
@@ -88,4 +135,7 @@ class Model(Record):
     manifest: Manifest
     engine: EngineKind
     engine_options: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
+    weights: Mapping[str, Manifest] = Field(
+        default_factory=dict, description="other weights of the same model by name, e.g. q4; an endpoint may choose one"
+    )
     created_at: float
