@@ -125,7 +125,8 @@ class Deployment:
                 return shown if "cold" in states else None
             return shown if any(item["state"] in states for item in shown["instances"]) else None
 
-        return await self.until(reached, f"{endpoint} is {' or '.join(states)}", within_s)
+        found: Json = await self.until(reached, f"{endpoint} is {' or '.join(states)}", within_s)
+        return found
 
     async def until_status(self, endpoint: str, status: str, within_s: float = DEADLINE_S) -> Json:
         """Wait until the endpoint has a status."""
@@ -134,7 +135,8 @@ class Deployment:
             shown = await self.show(endpoint)
             return shown if shown["status"] == status else None
 
-        return await self.until(reached, f"{endpoint} is {status}", within_s)
+        found: Json = await self.until(reached, f"{endpoint} is {status}", within_s)
+        return found
 
     async def warm(self, endpoint: str) -> None:
         """Ask for one token, so that an instance is ready."""
@@ -198,7 +200,8 @@ class Deployment:
         sockets = list(self._run_dir().glob(f"{found['id']}-*/engine.sock"))
         assert len(sockets) == 1, sockets
         async with asyncio.timeout(DEADLINE_S):
-            counts: dict[str, int] = (await request(sockets[0], "GET", "/stats")).json()
+            answer = await request(sockets[0], "GET", "/stats")
+        counts: dict[str, int] = json.loads(answer.body)
         return counts
 
     def engines(self) -> list[psutil.Process]:
@@ -218,6 +221,19 @@ class Deployment:
     def kill(self, child: str) -> None:
         """End a child of the stack with SIGKILL; its supervisor starts it again after a second."""
         self.stack.children[child].signal(signal.SIGKILL)
+
+    async def kill_gateway(self, gateway: int) -> None:
+        """End a gateway with SIGKILL and wait until its successor serves."""
+        child = self.stack.children[gateway_name(gateway)]
+        before = child.restarts
+        self.kill(child.name)
+
+        async def serves() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                return child.restarts > before and (await self.call("GET", "/readyz", gateway=gateway)).status_code == 200
+            return False
+
+        await self.until(serves, f"{child.name} serves again")
 
     def _run_dir(self) -> Path:
         return run_dir(self.stack.options.state.root / "node")
@@ -330,9 +346,9 @@ def processes_marked(root: Path) -> list[psutil.Process]:
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.pid != os.getpid() and process.environ().get("TMPDIR") == str(root):
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
+            ours = process.pid != os.getpid() and process.environ().get("TMPDIR") == str(root)
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
     return found
 
 

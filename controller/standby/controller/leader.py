@@ -104,7 +104,7 @@ class Leadership:
         """Try once. Return None when this candidate leads now, else the seconds after which to look again."""
         asked_at = self._clock()
         entry = await self._table.get(LEASE_KEY)
-        if entry is not None and entry.value.holder != NOBODY:
+        if entry is not None and entry.value.holder != NOBODY and not self._is_own(entry.value):
             wait = self._still_held(entry.value, asked_at)
             if wait > 0:
                 return wait
@@ -138,6 +138,14 @@ class Leadership:
             freed = lease.model_copy(update={"holder": NOBODY, "beat": lease.beat + 1})
             await self._table.update(LEASE_KEY, freed, self._revision)
             log.info("controller %s gave its lease back (epoch %d)", self.holder, lease.epoch)
+
+    def _is_own(self, lease: Lease) -> bool:
+        """Tell the lease that this candidate held itself: nobody else renews it, so its silence need not be waited for.
+
+        After the bus was away for longer than ``ttl`` that wait would keep every endpoint at zero (field case B38). Each
+        epoch is taken once, by compare-and-set, so holder and epoch together name one term of one process.
+        """
+        return (lease.holder, lease.epoch) == (self.holder, self.epoch)
 
     def _still_held(self, lease: Lease, now: float) -> float:
         """Return how long to wait for the holder's silence to count; zero when it has been silent for ``ttl``."""

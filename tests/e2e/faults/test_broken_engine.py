@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 
 import httpx
 import pytest
 
 from support.deployment import PARIS, Deployment, error_of, text_of
+from support.fake_engine_spec import Option
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 FIRST_ERROR = "error: tensor blk.0.attn_q.weight has the wrong shape"
-BROKEN = {"fail_start": 1, "start_delay_s": 0.2, "fail_message": FIRST_ERROR}
+BROKEN: dict[str, Option] = {"fail_start": 1, "start_delay_s": 0.2, "fail_message": FIRST_ERROR}
 
 
 async def test_a_broken_engine_backs_off_and_starves_nobody(there: Deployment) -> None:
@@ -34,7 +36,7 @@ async def test_a_broken_engine_backs_off_and_starves_nobody(there: Deployment) -
         assert FIRST_ERROR in error["message"]
         assert int(answer.headers["retry-after"]) >= 1
     began = [change["at"] for change in there.of_kind("transition", "broken") if change["after"] == "starting"]
-    pauses = [after - before for before, after in zip(began, began[1:], strict=False)]
+    pauses = [after - before for before, after in itertools.pairwise(began)]
     assert pauses[0] >= 1.0
     assert pauses[1] >= 2.0
     assert there.spawns("healthy") == 1

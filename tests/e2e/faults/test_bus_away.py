@@ -48,6 +48,7 @@ async def test_the_bus_restarts_under_traffic(there: Deployment, end: str) -> No
 
 async def tells_cold_callers(there: Deployment, endpoint: str) -> None:
     """After a few seconds without the bus a caller at zero is told at once, with a time to come back."""
+
     async def refused() -> httpx.Response | None:
         try:
             async with asyncio.timeout(0.5):

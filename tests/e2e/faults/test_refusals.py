@@ -16,6 +16,8 @@ ENVIRONMENT = {"STANDBY_MAX_BODY_BYTES": str(MAX_BODY)}
 BODY = {"model": "idle", "messages": QUESTION}
 LARGE = b'{"model": "idle", "messages": "' + b"x" * MAX_BODY + b'"}'
 
+NOBODY = {"authorization": "Bearer nobody"}
+
 REFUSALS: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("too large", "/endpoints/idle/invocations", {"content": LARGE}, 413, "payload_too_large"),
     ("too large for OpenAI", "/v1/chat/completions", {"content": LARGE}, 413, "payload_too_large"),
@@ -24,7 +26,13 @@ REFUSALS: list[tuple[str, str, dict[str, Any], int, str]] = [
     ("no object", "/endpoints/idle/invocations", {"content": b"[1]"}, 400, "invalid_request"),
     ("no form", "/endpoints/idle/invocations", {"json": {"question": "?"}}, 400, "invalid_request"),
     ("no model", "/v1/chat/completions", {"json": {"messages": QUESTION}}, 400, "invalid_request"),
-    ("unknown key", "/endpoints/idle/invocations", {"json": BODY, "headers": {"authorization": "Bearer x"}}, 401, "invalid_api_key"),
+    (
+        "unknown key",
+        "/endpoints/idle/invocations",
+        {"json": BODY, "headers": NOBODY},
+        401,
+        "invalid_api_key",
+    ),
     ("unknown endpoint", "/endpoints/nobody/invocations", {"json": BODY}, 404, "endpoint_not_found"),
     ("unknown model", "/v1/chat/completions", {"json": {**BODY, "model": "nobody"}}, 404, "model_not_found"),
 ]

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
+from support.fake_engine_spec import short_dir
 from support.real_model import real_model_path
 from support.s3_server import S3Server, s3_server
 from support.user import Up, up
 
 BUCKET = "models"
 MODEL_URI = "s3://models/smollm2/"
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A short folder, so that the engines' sockets fit below it and nothing of a test lies anywhere else."""
+    with short_dir() as found:
+        yield found
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -23,6 +32,7 @@ async def s3(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S3Server
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def running(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Up]:
-    async with up(tmp_path_factory.mktemp("up") / "state", s3.env()) as found:
-        yield found
+async def running(s3: S3Server) -> AsyncIterator[Up]:
+    with short_dir() as home:
+        async with up(home / "state", s3.env()) as found:
+            yield found

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from standby.warm_pool.run_dir import run_dir
 from support.gguf_builder import gguf
 from support.real_model import real_model_path
 from support.s3_server import S3Server
@@ -77,6 +78,19 @@ async def test_an_engine_option_that_does_not_exist_is_refused(shell: Shell) -> 
     assert "'thread'" in ran.err
     assert "threads" in ran.err
     await shell.standby("models", "show", "m", code=4)
+
+
+async def test_an_engine_option_reaches_the_engine(shell: Shell, running: Up) -> None:
+    await shell.standby(
+        "models", "register", "thin", "s3://models/smollm2/", "--option", "threads=1", "--option", "context=512"
+    )
+    await shell.standby("endpoints", "create", "thin", "--model", "thin")
+    await running.ask("thin")
+    (specification,) = run_dir(running.state / "node").glob("thin-*/spec.json")
+    told = json.loads(specification.read_text())
+    await shell.standby("endpoints", "delete", "thin", "--wait")
+
+    assert (told["threads"], told["context"]) == (1, 512)
 
 
 async def test_an_endpoint_is_asked_shown_and_deleted(shell: Shell) -> None:

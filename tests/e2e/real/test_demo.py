@@ -17,13 +17,13 @@ pytestmark = pytest.mark.real_engine
 LIMIT_S = 120.0
 
 
-async def test_the_demo_shows_what_it_promises(tmp_path: Path) -> None:
-    report_file = tmp_path / "report.json"
-    mark = str(tmp_path / "tmp")
-    (tmp_path / "tmp").mkdir()
+async def test_the_demo_shows_what_it_promises(folder: Path) -> None:
+    report_file = folder / "report.json"
+    mark = str(folder / "tmp")
+    (folder / "tmp").mkdir()
     process = await asyncio.create_subprocess_exec(
         BIN / "standby", "demo", "--json", report_file,
-        env=environment(tmp_path / "unused", {"TMPDIR": mark}),
+        env=environment(folder / "unused", {"TMPDIR": mark}),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     try:

@@ -22,12 +22,12 @@ def ten_lines() -> list[str]:
     return [re.sub(r"\s+#.*", "", line) for line in block.group(1).splitlines()]
 
 
-async def test_the_ten_lines_work(s3: S3Server, tmp_path: Path) -> None:
+async def test_the_ten_lines_work(s3: S3Server, folder: Path) -> None:
     """Only the port, the five minutes and the message that the line leaves out are put in."""
     lines = ten_lines()
     assert lines[0] == "standby up &"
     outputs: dict[str, str] = {}
-    async with up(tmp_path / "state", s3.env()) as running:
+    async with up(folder / "state", s3.env()) as running:
         for line in lines[1:]:
             replaced = (
                 line.replace("--keep-ready 5m", "--keep-ready 1s")

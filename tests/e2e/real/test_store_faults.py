@@ -31,12 +31,12 @@ async def failure_of(running: Up, endpoint: str) -> Any:
     return found[0]
 
 
-async def test_a_download_that_is_cut_is_retried_by_itself(s3: S3Server, tmp_path: Path) -> None:
+async def test_a_download_that_is_cut_is_retried_by_itself(s3: S3Server, folder: Path) -> None:
     """At 60 % of the bytes every connection breaks; the waiting request is answered once the store is well again."""
     total = real_model_path().stat().st_size
     async with (
         flaky_proxy(s3.url) as proxy,
-        up(tmp_path / "state", {**s3.env(), "AWS_ENDPOINT_URL_S3": proxy.url}) as running,
+        up(folder / "state", {**s3.env(), "AWS_ENDPOINT_URL_S3": proxy.url}) as running,
     ):
         await running.serve("smol", "s3://models/smollm2/", keep_ready="10m")
         proxy.break_after(int(total * 0.6), Fault.RESET_ALWAYS)

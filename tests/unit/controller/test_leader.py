@@ -107,6 +107,21 @@ async def test_a_released_lease_is_taken_at_once() -> None:
     assert second.epoch == 2
 
 
+async def test_who_lost_its_own_lease_by_silence_leads_again_at_once() -> None:
+    """Field case B38: after a long outage of the bus nobody waits for the silence of a leader that is oneself."""
+    cell, time = Cell(), Time()
+    leader, other = candidate(cell, time, "a"), candidate(cell, time, "b")
+    await leader.campaign()
+    cell.away = True
+    with pytest.raises(LeaseLost):
+        await leader.keep()
+    cell.away = False
+    came_back = time.now
+    assert await other.try_acquire() is not None, "a stranger's silence has to be waited for"
+    assert await leader.campaign() == 2
+    assert time.now == came_back
+
+
 async def test_who_cannot_renew_stops_after_ttl() -> None:
     cell, time = Cell(), Time()
     leader = candidate(cell, time, "a")

@@ -33,6 +33,8 @@ from standby.warm_pool.managed import Managed
 _log = logging.getLogger(__name__)
 
 PROGRESS_STEP: Final = 0.02
+# Long enough that a busy instance costs four records a second at most, short enough for the idle clock.
+SAY_SOON_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ class Agent:
     stopping: bool = False
     _inbox: asyncio.Queue[_Assigned | _Happened] = field(default_factory=asyncio.Queue)
     _outbox: asyncio.Queue[AnyEvent] = field(default_factory=asyncio.Queue)
+    _soon: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
     _leader_epoch: int = 0
     _empty: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -84,6 +87,11 @@ class Agent:
     def post(self, instance: str, event: Event) -> None:
         """Put an event of an instance into the inbox."""
         self._inbox.put_nowait(_Happened(instance, event))
+
+    def door_changed(self, instance: str) -> None:
+        """An instance's last request has ended, or its engine broke a request: says so soon, once for a burst."""
+        if instance in self.instances and instance not in self._soon:
+            self._soon[instance] = asyncio.get_running_loop().call_later(SAY_SOON_S, self._say_now, instance)
 
     def forgotten(self, managed: Managed) -> None:
         """An instance has ended for good."""
@@ -224,6 +232,12 @@ class Agent:
         metrics.ACTIVATIONS.labels(self.node, climb.from_rung.label, "ready" if ready else "failed").inc()
         error = "" if after.failure is None else after.failure.reason
         self._event(ActivationEnded, managed, activation=activation, ok=ready, error="" if ready else error)
+
+    def _say_now(self, instance: str) -> None:
+        self._soon.pop(instance, None)
+        managed = self.instances.get(instance)
+        if managed is not None:
+            self.say(managed)
 
     # ---- small things ------------------------------------------------------------------------------------------
 

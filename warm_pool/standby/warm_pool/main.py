@@ -130,7 +130,7 @@ async def _parts(
     await cache.open()
     registry = EngineRegistry.discover(processes)
     announcer = Announcer(tables)
-    door = Door(token=settings.node_token.get_secret_value(), on_change=lambda _instance: None)
+    door = Door(token=settings.node_token.get_secret_value(), on_change=lambda instance: agent.door_changed(instance))  # noqa: PLW0108 - the agent is made after the door
     host, port = await _listen(door, settings)
     agent = Agent(
         node=settings.node_name,

@@ -9,7 +9,8 @@ import shutil
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -100,7 +101,7 @@ class ProcessEngine(ABC):
         }  # fmt: skip
         try:
             async with asyncio.timeout(deadline_s):
-                answer = await request(handle.socket, "POST", "/v1/completions", payload)
+                answer = await self._completion(handle, payload)
         except TimeoutError as error:
             raise ProbeFailed(f"engine generated no token within {deadline_s:g} s", remedy="see its log") from error
         except (OSError, ValueError) as error:
@@ -121,6 +122,16 @@ class ProcessEngine(ABC):
         await asyncio.to_thread(shutil.rmtree, handle.socket.parent, ignore_errors=True)
         self._ledger.forget(handle.process.mark)
         return status
+
+    async def _completion(self, handle: EngineHandle, payload: Mapping[str, object]) -> Answer:
+        """Ask until the engine no longer says that it is not ready: healthy is not loaded (field case B10)."""
+        wait = _HEALTH_FIRST_WAIT_S
+        while (
+            answer := await request(handle.socket, "POST", "/v1/completions", payload)
+        ).status == HTTPStatus.SERVICE_UNAVAILABLE:
+            await asyncio.sleep(wait)
+            wait = min(wait * 1.5, _HEALTH_LONGEST_WAIT_S)
+        return answer
 
     async def _until_healthy(self, handle: EngineHandle) -> None:
         if self.says_ready:
