@@ -87,6 +87,11 @@ class EmbeddedNats:
         """The server's process id while it runs."""
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
+    @property
+    def has_died(self) -> bool:
+        """Whether the server has ended without having been told to."""
+        return self._process is not None and self._process.returncode is not None
+
     def settings(self) -> BusSettings:
         """Settings that connect to this server."""
         return BusSettings(nats_url=self.url, nats_user=self.user, nats_password=self.password)

@@ -127,10 +127,10 @@ def raise_for_error(status: int, content: bytes) -> None:
 
 def error_class(code: object, status: int) -> type[StandbyError]:
     """Return the class of ``code``, else the first one with that HTTP status, else the base."""
-    known = {kind.code: kind for kind in _tree(StandbyError)}
-    if isinstance(code, str) and code in known:
-        return known[code]
-    return next((kind for kind in _tree(StandbyError) if kind.http_status == status), StandbyError)
+    # The first one: a component's own class below inherits the code, and may be made from something else than words.
+    with_code = next((kind for kind in _tree(StandbyError) if kind.code == code), None)
+    with_status = next((kind for kind in _tree(StandbyError) if kind.http_status == status), StandbyError)
+    return with_code or with_status
 
 
 def _tree(kind: type[StandbyError]) -> Iterator[type[StandbyError]]:

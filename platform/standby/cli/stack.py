@@ -15,7 +15,7 @@ import httpx
 
 from standby.bus.embedded import EmbeddedNats
 from standby.cli.state import Secrets, StateDir
-from standby.cli.supervisor import Child
+from standby.cli.supervisor import Child, keep_nats
 from standby.domain.errors import ConfigurationError
 
 READY_LIMIT_S: Final = 60.0
@@ -71,6 +71,7 @@ async def _start(options: StackOptions, cleanup: AsyncExitStack, say: Say) -> St
         nats = EmbeddedNats(options.state.root / "nats")
         cleanup.push_async_callback(nats.stop)
         await nats.start()
+        cleanup.push_async_callback(_cancelled, asyncio.create_task(keep_nats(nats)))
     say(f"nats-server: {nats.url if nats is not None else options.nats_url}")
     environment = _environment(options, secrets, nats)
     children: dict[str, Child] = {}
@@ -87,6 +88,11 @@ async def _start(options: StackOptions, cleanup: AsyncExitStack, say: Say) -> St
     options.state.write_connection(stack.url, secrets.admin_key)
     cleanup.callback(options.state.connection.unlink, missing_ok=True)
     return stack
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _plan(options: StackOptions) -> list[tuple[str, list[str], dict[str, str]]]:
@@ -131,6 +137,8 @@ async def _url(options: StackOptions, child: Child, children: Mapping[str, Child
         return "" if port_file.exists() and port_file.read_text() else f"{child.name} to listen"
 
     await _until_nothing_lacks(lacks, children)
+    # Started again it must be found where the connection file says.
+    child.environment = {**child.environment, "STANDBY_GATEWAY_PORT": port_file.read_text()}
     host = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - compared, not bound
     return f"http://{f'[{host}]' if ':' in host else host}:{port_file.read_text()}"
 

@@ -6,25 +6,47 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from standby.bus.embedded import EmbeddedNats
 from standby.domain.errors import ConfigurationError
 from standby.host.group import log_tail, spawn, stop_group
 
 _log = logging.getLogger(__name__)
 
+PROGRAM: Final = (sys.executable, "-m", "standby.cli.main")
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 # A child that lived this long was well: its next failure counts as the first again.
 WELL_AFTER_S: Final = 60.0
+_LOOK_S: Final = 0.5
 
 
 def restart_pause(failures: int) -> float:
     """Return the seconds before the next start after ``failures`` in a row: 1, 2, 4, … 30."""
     return float(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (max(1, failures) - 1)))
+
+
+async def keep_nats(nats: EmbeddedNats) -> None:
+    """Start the embedded nats-server again whenever it ends by itself, on the same port over the same state."""
+    failures = 0
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        if not nats.has_died and not failures:
+            continue
+        pause = restart_pause(failures + 1)
+        _log.warning("nats-server has ended; again in %.0f s", pause)
+        await asyncio.sleep(pause)
+        await nats.stop()
+        try:
+            await nats.start()
+            failures = 0
+        except ConfigurationError as error:
+            failures += 1
+            _log.error("nats-server does not start: %s", error)
 
 
 def in_words(code: int | None) -> str:
@@ -43,6 +65,7 @@ class Child:
     environment: Mapping[str, str]
     log: Path
     grace_s: float = 15.0
+    program: Sequence[str] = PROGRAM
     restarts: int = 0
     ends: int = 0
     last_code: int | None = None
@@ -101,7 +124,7 @@ class Child:
         return log_tail(self.log, since=self._log_began)
 
     async def _spawn(self) -> None:
-        command = [sys.executable, "-m", "standby.cli.main", *self.arguments]
+        command = [*self.program, *self.arguments]
         self._log_began = self.log.stat().st_size if self.log.exists() else 0
         self._process = await spawn(command, environment=self.environment, log=self.log)
 

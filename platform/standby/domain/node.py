@@ -29,7 +29,13 @@ class CachedArtifact(Value):
 
     digest: str
     bytes: int
-    pinned: bool
+    pinned: bool = Field(description="never evicted now: in use, or pinned by an operator")
+    used_by: tuple[str, ...] = Field(default=(), description="the node's instances that hold it")
+    pinned_by: str = Field(default="", description="which operator pinned it; empty: none")
+    source_uri: str = ""
+    files: int | None = Field(default=None, description="how many")
+    resident_bytes: int | None = Field(default=None, description="in the page cache when last measured; None: not yet")
+    last_used_at: float | None = Field(default=None, description="seconds since the epoch")
 
 
 class Node(Record):

@@ -145,7 +145,9 @@ async def test_a_large_body_is_refused_with_and_without_a_length(control: Contro
     ("source_uri", "source"),
     [("file:///etc/", {}), ("s3://bucket/m/", {"endpoint_url": "http://127.0.0.1:1"})],
 )
-async def test_a_tenant_cannot_read_with_the_platforms_rights(control: Control, source_uri: str, source: dict[str, str]) -> None:
+async def test_a_tenant_cannot_read_with_the_platforms_rights(
+    control: Control, source_uri: str, source: dict[str, str]
+) -> None:
     """A node's own disk, and other stores called from inside, are for administrators."""
     context = dataclasses.replace(control.context, open_sources=False)
     async with http_server(Starlette(routes=list(api_routes(context)))) as url:

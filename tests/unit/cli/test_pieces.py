@@ -131,6 +131,17 @@ def test_every_code_has_one_class() -> None:
     assert error_class(None, 502).http_status == 502
 
 
+def test_a_components_own_class_never_stands_for_a_code() -> None:
+    """It inherits the code of the class above it, and may be made from something else than words."""
+
+    class MadeFromNumbers(ProbeFailed):
+        def __init__(self, number: int) -> None:
+            super().__init__(f"number {number + 1}")
+
+    assert str(MadeFromNumbers(1)) == "number 2"
+    assert error_class("probe_failed", 502) is ProbeFailed
+
+
 def view(**changes: Any) -> dict[str, Any]:
     variants = [{"policy": {"min_ready": changes.pop("min_ready", 0)}}]
     return {"name": "e", "status": "InService", "rung": "cold", "variants": variants, "instances": [], **changes}

@@ -36,9 +36,7 @@ class Rig:
         self.urgent += urgent
 
     def ask(self, body_bytes: int = 10, *, again: bool = False) -> asyncio.Task[Grant]:
-        return asyncio.create_task(
-            self.desk.acquire(arrived=self.now, arrived_at=self.now, body_bytes=body_bytes, again=again)
-        )
+        return asyncio.create_task(self.desk.acquire(arrived=self.now, arrived_at=self.now, body_bytes=body_bytes, again=again))
 
 
 async def turn() -> None:
@@ -185,7 +183,9 @@ async def test_demand_says_what_waits_and_what_runs() -> None:
     assert (demand.in_flight, demand.queued, demand.idle) == (0, 0, 9)
 
 
-ENDINGS = st.lists(st.sampled_from(["done", "draining", "full", "unreachable", "cancelled", "late_cancel"]), min_size=1, max_size=40)
+ENDINGS = st.lists(
+    st.sampled_from(["done", "draining", "full", "unreachable", "cancelled", "late_cancel"]), min_size=1, max_size=40
+)
 
 
 @given(endings=ENDINGS)

@@ -17,8 +17,10 @@ def run_dir(state_dir: Path) -> Path:
     folder = state_dir / "run"
     if len(os.fsencode(folder)) > LONGEST:
         name = hashlib.sha256(os.fsencode(state_dir)).hexdigest()[:12]
-        base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-        folder = Path(base) / f"standby-{os.getuid()}-{name}"
+        # The user's own temporary folder may be as deep as the state folder: the last one never is.
+        bases = (os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir(), "/tmp")  # noqa: S108 - made private below
+        folders = [Path(base) / f"standby-{os.getuid()}-{name}" for base in bases]
+        folder = next((place for place in folders if len(os.fsencode(place)) <= LONGEST), folders[-1])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if folder.stat().st_uid != os.getuid():
         raise PermissionError(f"{folder} belongs to somebody else")
