@@ -93,6 +93,7 @@ class Desk:
     _ready: dict[str, _Ready] = field(default_factory=dict)
     _ejected: dict[str, int] = field(default_factory=dict)
     _ticket: int = 0
+    _turned_away: bool = False
     _timer: asyncio.TimerHandle | None = None
 
     # ---- what the directory tells ------------------------------------------------------------------------------
@@ -205,7 +206,11 @@ class Desk:
         return bool(self._ready)
 
     def demand(self, gateway: str, boot_id: str, sequence: int) -> Demand:
-        """Return the desk's state as the message that the controller reads."""
+        """Return the desk's state as the message that the controller reads.
+
+        A request that found nothing ready and no room counts as waiting once: it, too, wants the endpoint awake.
+        """
+        turned_away, self._turned_away = self._turned_away and not self._ready, False
         return Demand(
             gateway=gateway,
             boot_id=boot_id,
@@ -213,7 +218,7 @@ class Desk:
             tenant=self.route.endpoint.tenant,
             endpoint=self.route.endpoint.name,
             in_flight=self.in_flight - len(self._waiters),
-            queued=len(self._waiters),
+            queued=len(self._waiters) or int(turned_away),
             queued_bytes=self.queued_bytes,
             idle=0.0 if self.in_flight else max(0.0, self.monotonic() - self.last_activity),
             oldest_arrival_at=self._waiters[0].arrived_at if self._waiters else None,
@@ -256,7 +261,8 @@ class Desk:
             admission = may_wait(self.route.endpoint, self.route.policy, room, body_bytes, now)
             refusal = None if admission.verdict is Verdict.WAIT else admission
         if refusal is not None:
-            self._touch(urgent=False)
+            self._turned_away = refusal.verdict is Verdict.QUEUE_FULL
+            self._touch(urgent=self._turned_away and not self._waiters)
             raise self._error(refusal)
 
     def _join(self, waiter: _Waiter, *, first: bool) -> None:

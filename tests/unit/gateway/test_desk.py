@@ -135,6 +135,16 @@ async def test_room_is_bounded_by_count_and_by_bytes(policy: ScalePolicy, rooms:
     assert (rig.desk.queued, rig.rooms.body_bytes) == (0, 0)
 
 
+async def test_a_request_without_a_room_wakes_the_endpoint_all_the_same() -> None:
+    """An endpoint that lets nobody wait would otherwise stay at zero for ever."""
+    rig = Rig(ScalePolicy(queue_requests=0))
+    with pytest.raises(QueueFull):
+        await rig.ask()
+    assert rig.urgent == 1
+    assert rig.desk.demand("g", "b", 1).queued == 1
+    assert rig.desk.demand("g", "b", 2).queued == 0
+
+
 async def test_waiters_learn_why_an_endpoint_fails_again_and_again() -> None:
     """Field case B12: one failed start is waited out, three are told."""
     rig = Rig()

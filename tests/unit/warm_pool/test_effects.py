@@ -73,6 +73,7 @@ class Rig:
             door=Door(token="t", on_change=lambda _instance: None),
             memory=self.memory,
             run_dir=Path("run"),
+            log_dir=Path("logs"),
             wall=lambda: self.now,
             stop_grace_s=1,
             probe_limit_s=1,

@@ -28,7 +28,7 @@ from standby.warm_pool.announcer import Announcer
 from standby.warm_pool.climb import Climb
 from standby.warm_pool.costs import Costs
 from standby.warm_pool.effects import Effects
-from standby.warm_pool.managed import Managed
+from standby.warm_pool.managed import Managed, measure
 
 _log = logging.getLogger(__name__)
 
@@ -227,6 +227,7 @@ class Agent:
         managed.climb = None
         if ready:
             managed.activation = activation
+            self.door_changed(managed.id)
             self.costs = self.costs.observe(managed.digest, climb.from_rung, seconds)
             metrics.ACTIVATION_SECONDS.labels(self.node, climb.from_rung.label).observe(seconds)
         metrics.ACTIVATIONS.labels(self.node, climb.from_rung.label, "ready" if ready else "failed").inc()
@@ -237,6 +238,7 @@ class Agent:
         self._soon.pop(instance, None)
         managed = self.instances.get(instance)
         if managed is not None:
+            measure(managed)
             self.say(managed)
 
     # ---- small things ------------------------------------------------------------------------------------------

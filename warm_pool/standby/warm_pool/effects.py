@@ -36,6 +36,7 @@ class Effects:
     door: Door
     memory: MemoryDesk
     run_dir: Path
+    log_dir: Path
     wall: Callable[[], float]
     stop_grace_s: float
     probe_limit_s: float
@@ -264,6 +265,7 @@ class Effects:
             slots=assignment.slots,
             options=dict(assignment.model.engine_options),
             run_dir=self.run_dir,
+            log_dir=self.log_dir,
         )
 
     def _start(self, managed: Managed, name: str, work: Coroutine[Any, Any, None]) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import secrets
+import shutil
 import signal
 import time
 from collections.abc import AsyncIterator
@@ -17,7 +18,6 @@ from types import MappingProxyType
 from typing import Final
 
 import prometheus_client
-import psutil
 import uvloop
 
 from standby.bus.connection import Bus
@@ -42,6 +42,7 @@ from standby.warm_pool.cache import ArtifactCache
 from standby.warm_pool.door import Door
 from standby.warm_pool.effects import Effects
 from standby.warm_pool.ledger import Ledger
+from standby.warm_pool.managed import measure
 from standby.warm_pool.memory import MemoryDesk
 from standby.warm_pool.run_dir import run_dir
 from standby.warm_pool.settings import NodeSettings
@@ -142,6 +143,7 @@ async def _parts(
         monotonic=time.monotonic,
         wall=time.time,
     )
+    sockets = run_dir(settings.state_dir)
     memory = MemoryDesk(Ledger(settings.memory_bytes), agent.instances, lambda: agent.costs, agent.post, time.time)
     agent.effects = Effects(
         post=agent.post,
@@ -150,7 +152,8 @@ async def _parts(
         cache=cache,
         door=door,
         memory=memory,
-        run_dir=run_dir(settings.state_dir),
+        run_dir=sockets,
+        log_dir=settings.state_dir / "engine-logs",
         wall=time.time,
         stop_grace_s=settings.stop_grace_s,
         probe_limit_s=settings.probe_limit_s,
@@ -173,6 +176,8 @@ async def _parts(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await cache.close()
+        if not agent.instances:
+            shutil.rmtree(sockets, ignore_errors=True)
 
 
 @dataclass
@@ -202,9 +207,7 @@ class Heart:
         """Measure and announce."""
         self.beats += 1
         for managed in list(self.agent.instances.values()):
-            if managed.handle is not None and managed.life.state is InstanceState.READY:
-                with contextlib.suppress(psutil.Error):
-                    managed.resident_bytes = psutil.Process(managed.handle.pid).memory_info().rss
+            measure(managed)
             self.agent.say(managed)
         record = self._record()
         self.announcer.node(record)

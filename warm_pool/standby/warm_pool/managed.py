@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
+
+import psutil
 
 from standby.domain.assignment import Assignment
 from standby.domain.instance import HAS_PROCESS, RUNG_OF, Activation, Instance, InstanceState
@@ -81,3 +84,10 @@ class Managed:
             self.rung_since = now
         self.life = after
         return changed
+
+
+def measure(managed: Managed) -> None:
+    """Note what the engine of a ready instance holds in RAM now; what sleeps was measured when it fell asleep."""
+    if managed.handle is not None and managed.life.state is InstanceState.READY:
+        with contextlib.suppress(psutil.Error):
+            managed.resident_bytes = psutil.Process(managed.handle.pid).memory_info().rss

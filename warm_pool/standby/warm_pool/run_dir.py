@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from standby.domain.errors import ConfigurationError
+
 # sun_path holds 108 bytes with its end; an instance's own folder and socket name need about 45.
 LONGEST: Final = 60
 
@@ -22,7 +24,7 @@ def run_dir(state_dir: Path) -> Path:
         folders = [Path(base) / f"standby-{os.getuid()}-{name}" for base in bases]
         folder = next((place for place in folders if len(os.fsencode(place)) <= LONGEST), folders[-1])
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    if folder.stat().st_uid != os.getuid():
-        raise PermissionError(f"{folder} belongs to somebody else")
+    if folder.is_symlink() or folder.stat().st_uid != os.getuid():
+        raise ConfigurationError(f"{folder} belongs to somebody else", remedy="remove it, or set XDG_RUNTIME_DIR")
     folder.chmod(0o700)
     return folder

@@ -37,7 +37,8 @@ class EngineSpec(Value):
     served_name: str
     slots: int = Field(ge=1)
     options: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
-    run_dir: Path = Field(description="sockets and logs; short, as a unix socket's path holds 107 bytes at most")
+    run_dir: Path = Field(description="sockets; short, as a unix socket's path holds 107 bytes at most")
+    log_dir: Path | None = Field(default=None, description="logs; None: below run_dir")
 
 
 class Capabilities(Value):

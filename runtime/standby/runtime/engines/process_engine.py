@@ -24,6 +24,7 @@ from standby.runtime.unix_http import Answer, request
 
 _SOCKET_NAME: Final = "engine.sock"
 _SOCKET_PATH_LIMIT: Final = 107  # sockaddr_un holds 108 bytes with the closing zero, see unix(7)
+_LOGS_KEPT: Final = 100
 _HEALTH_FIRST_WAIT_S: Final = 0.01
 _HEALTH_LONGEST_WAIT_S: Final = 0.25
 _HEALTH_LIMIT_S: Final = 5.0
@@ -157,12 +158,20 @@ def _prepare(spec: EngineSpec) -> tuple[Path, Path]:
     shutil.rmtree(folder, ignore_errors=True)
     spec.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(mode=0o700)
-    logs = spec.run_dir / "logs"
-    logs.mkdir(exist_ok=True, mode=0o700)
+    logs = spec.log_dir or spec.run_dir / "logs"
+    logs.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _drop_old_logs(logs)
     log = logs / f"{spec.instance}.log"
     if log.exists():
         log.replace(logs / f"{spec.instance}.previous.log")
     return folder, log
+
+
+def _drop_old_logs(folder: Path) -> None:
+    """Keep the newest logs: every start from cold has a new instance, and nobody reads last month's."""
+    logs = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in logs[_LOGS_KEPT:]:
+        path.unlink(missing_ok=True)
 
 
 def _check_socket_path(socket: Path) -> None:
