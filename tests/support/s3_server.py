@@ -26,14 +26,18 @@ async def s3_server(folder: Path, *buckets: str) -> AsyncIterator[S3Server]:
         yield server
 
 
-async def put_raw(s3: S3Server, bucket: str, key: str, content: bytes = b"") -> None:
-    """Store an object under any key, also one that obstore would not send: with a trailing slash or a line break."""
+async def put_raw(s3: S3Server, bucket: str, key: str, content: bytes = b"", *, setting: str = "") -> None:
+    """Store an object under any key, also one that obstore would not send: with a trailing slash or a line break.
+
+    With no key and ``setting``, e.g. ``versioning``, the content is that setting of the bucket.
+    """
+    query = f"{setting}=" if setting else ""
     path, host = quote(f"/{bucket}/{key}"), urlsplit(s3.url).netloc
     now = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     scope = f"{now[:8]}/{s3.region}/s3/aws4_request"
     signed = {"host": host, "x-amz-content-sha256": "UNSIGNED-PAYLOAD", "x-amz-date": now}
     lines = "".join(f"{name}:{value}\n" for name, value in signed.items())
-    request = f"PUT\n{path}\n\n{lines}\n{';'.join(signed)}\nUNSIGNED-PAYLOAD"
+    request = f"PUT\n{path}\n{query}\n{lines}\n{';'.join(signed)}\nUNSIGNED-PAYLOAD"
     to_sign = f"AWS4-HMAC-SHA256\n{now}\n{scope}\n{hashlib.sha256(request.encode()).hexdigest()}"
     secret = f"AWS4{s3.secret_key}".encode()
     for part in (*scope.split("/"), to_sign):
@@ -41,4 +45,4 @@ async def put_raw(s3: S3Server, bucket: str, key: str, content: bytes = b"") -> 
     credential = f"Credential={s3.access_key}/{scope}, SignedHeaders={';'.join(signed)}, Signature={secret.hex()}"
     async with httpx.AsyncClient(trust_env=False) as client:
         headers = {**signed, "authorization": f"AWS4-HMAC-SHA256 {credential}"}
-        (await client.put(f"{s3.url}{path}", content=content, headers=headers)).raise_for_status()
+        (await client.put(f"{s3.url}{path}?{query}", content=content, headers=headers)).raise_for_status()

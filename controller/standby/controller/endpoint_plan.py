@@ -131,13 +131,19 @@ def _serve(draft: _Draft) -> None:
 def _outdated(endpoint: EndpointView, placed: Placed) -> bool:
     """Whether it serves something that the endpoint's present config does not ask for, or failed before a retry."""
     assert endpoint.config is not None
-    model = next((endpoint.models[v.model] for v in endpoint.config.variants if v.name == placed.assignment.variant), None)
+    model = next((_model(endpoint, v) for v in endpoint.config.variants if v.name == placed.assignment.variant), None)
     if model is None:
         return True
     if placed.failed and placed.assignment.endpoint_generation < endpoint.record.generation:
         return True
     have = placed.assignment.model
     return (model.engine, model.engine_options, model.manifest) != (have.engine, have.engine_options, have.manifest)
+
+
+def _model(endpoint: EndpointView, variant: Variant) -> Model:
+    model = endpoint.model_of(variant)
+    assert model is not None, "only resolved endpoints are served"
+    return model
 
 
 def _retire(draft: _Draft, outdated: Iterable[Placed], replaced: bool) -> None:
@@ -177,7 +183,7 @@ def _drop_broken_rests(draft: _Draft, live: Sequence[Placed]) -> list[Placed]:
 def _scale(draft: _Draft, variant: Variant, live: Sequence[Placed]) -> None:
     """Bring one variant to its number of ready instances, then let what is idle sink."""
     endpoint, now = draft.endpoint, draft.now
-    model = endpoint.models[variant.model]
+    model = _model(endpoint, variant)
     up = [p for p in live if p.wants_ready]
     crowded = endpoint.demand.concurrency > len(up) * variant.policy.slots > 0
     capacity = scaling.Capacity(
@@ -225,7 +231,7 @@ def _climb(draft: _Draft, variant: Variant, live: Sequence[Placed], decision: sc
             draft.note("hold", f"{decision.reason}, but the endpoint failed less than {FAILED_RETRY_S:.0f} s ago", inputs)
             draft.wake(retry_at)
             return
-    model = draft.endpoint.models[variant.model]
+    model = _model(draft.endpoint, variant)
     siblings = list(live)
     for _ in range(decision.count - sum(p.wants_ready for p in live)):
         choice = placement.choose(variant, model, draft.cluster.nodes.values(), siblings, draft.promised, draft.now)
@@ -268,7 +274,7 @@ def _place(draft: _Draft, variant: Variant, model: Model, choice: placement.Choi
 
 def _look_for_room(draft: _Draft, variant: Variant, live: Sequence[Placed]) -> None:
     """Keep the endpoint Failed for want of room as long as there is none, also while nobody asks."""
-    model = draft.endpoint.models[variant.model]
+    model = _model(draft.endpoint, variant)
     choice = placement.choose(variant, model, draft.cluster.nodes.values(), live, draft.promised, draft.now)
     if isinstance(choice, placement.NoFit):
         draft.no_fit = choice.reason

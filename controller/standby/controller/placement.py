@@ -72,7 +72,7 @@ def memory_need(memory_mb: int | None, model: Model) -> int:
     """Return the bytes of host memory to reserve for one instance: as configured, else estimated from the model's size."""
     if memory_mb is not None:
         return memory_mb * _MIB
-    return math.ceil(model.manifest.total_bytes * MEMORY_PER_BYTE)
+    return math.ceil(model.manifest.unpacked_bytes * MEMORY_PER_BYTE)
 
 
 def seconds_to_ready(node: ObservedNode, digest: str, rung: Rung, size: int) -> float:

@@ -16,6 +16,7 @@ from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Va
 from standby.domain.instance import HAS_PROCESS, Instance, InstanceState, Rung
 from standby.domain.model import Model
 from standby.domain.node import Node
+from standby.domain.serving import with_weights
 
 NODE_LOST_AFTER_S: Final = 15.0
 LOST_NODE_KEPT_S: Final = 300.0
@@ -254,7 +255,12 @@ class EndpointView:
     @property
     def resolved(self) -> bool:
         """Its config and every variant's model are at hand."""
-        return self.config is not None and all(v.model in self.models for v in self.config.variants)
+        return self.config is not None and all(self.model_of(v) is not None for v in self.config.variants)
+
+    def model_of(self, variant: Variant) -> Model | None:
+        """Return what an instance of ``variant`` serves: the model with the chosen weights; None while it is unread."""
+        model = self.models.get(variant.model)
+        return None if model is None else with_weights(model, variant.weights)
 
     def share(self, variant: Variant) -> float:
         """Return the part of the traffic that goes to ``variant``, 0 to 1."""

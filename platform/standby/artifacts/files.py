@@ -1,16 +1,18 @@
-"""Models that already lie on a disk: ``file:///folder`` and ``file:///model.gguf``."""
+"""Models that already lie on a disk: ``file:///folder``, ``file:///model.gguf`` and ``file:///model.tar.gz``."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
-from standby.artifacts.location import checked_path
-from standby.artifacts.s3 import MAX_OBJECTS, changed
+from standby.artifacts.location import PIECE_BYTES, checked_path
+from standby.artifacts.s3 import MAX_OBJECTS
+from standby.artifacts.s3_answers import changed
 from standby.domain.errors import ArtifactError, SourceUnreachable, UnsupportedArtifact
-from standby.domain.model import ObjectRef
+from standby.domain.model import ObjectRef, SourceOptions
 
 _Refs = list[ObjectRef]
 
@@ -21,8 +23,9 @@ class FileSource:
     A file's ETag is its modification time and size. Links to files are followed, links to folders are not.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, options: SourceOptions) -> None:
         self._root = root
+        self.options = options
 
     @property
     def where(self) -> str:
@@ -52,6 +55,11 @@ class FileSource:
         if len(content) != length:
             raise changed(ref.key, f"it ends after {start + len(content)} bytes")
         return content
+
+    def pieces(self, ref: ObjectRef, start: int, length: int) -> Iterator[bytes]:
+        """Yield the bytes; the file's identity is checked for each piece."""
+        for at in range(start, start + length, PIECE_BYTES):
+            yield self.read_blocking(ref, at, min(PIECE_BYTES, start + length - at))
 
     async def read(self, ref: ObjectRef, start: int, length: int) -> bytes:
         """Do ``read_blocking`` in a thread."""

@@ -10,15 +10,16 @@ anything is read, and what is not needed is stepped over, not read.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from standby.artifacts.gguf_types import FILE_TYPES, SCALARS, TENSOR_TYPES
+from standby.artifacts.gguf_header import MAX_LAYERS, GgufHeader, KeptValue, SplitPart, broken, integer_of
+from standby.artifacts.gguf_types import SCALARS, TENSOR_TYPES
 from standby.domain.errors import UnsupportedArtifact
-from standby.domain.model import ModelFacts
 
 ReadAt = Callable[[int, int], bytes]
 """``read(offset, length)`` returns exactly ``length`` bytes; asked only for bytes inside the file."""
@@ -37,64 +38,29 @@ _STRING: Final = 8
 _ARRAY: Final = 9
 _DEFAULT_ALIGNMENT: Final = 32
 _WINDOW: Final = 1 << 20
-
-KeptValue = str | int | float | bool
-
-
-@dataclass(frozen=True)
-class GgufHeader:
-    """What the header says. ``values`` holds scalars and short strings; ``keys`` every name, arrays included."""
-
-    version: int
-    keys: frozenset[str]
-    values: dict[str, KeptValue]
-    tensor_count: int
-    parameter_count: int
-    parameters_by_type: dict[int, int]
-    header_bytes: int
-    required_bytes: int
-
-    def facts(self) -> ModelFacts:
-        """Return the header as the facts that a manifest keeps."""
-        architecture = str(self.values.get("general.architecture", ""))
-        context = self.values.get(f"{architecture}.context_length")
-        return ModelFacts(
-            architecture=architecture,
-            name=str(self.values.get("general.name", "")),
-            parameter_count=self.parameter_count,
-            context_length=context if isinstance(context, int) else None,
-            quantisation=self._quantisation(),
-            has_chat_template="tokenizer.chat_template" in self.keys,
-            has_tokenizer="tokenizer.ggml.tokens" in self.keys,
-        )
-
-    def _quantisation(self) -> str:
-        named = FILE_TYPES.get(_integer(self.values, "general.file_type", -1))
-        if named is not None:
-            return named
-        most = max(self.parameters_by_type, key=lambda kind: self.parameters_by_type[kind])
-        return TENSOR_TYPES[most].name if most in TENSOR_TYPES else ""
+_KEPT_ARRAYS: Final = (".attention.head_count", ".attention.head_count_kv")
+"""Arrays with one number for each layer, where the layers differ."""
+_INTEGERS: Final = frozenset({0, 1, 2, 3, 4, 5, 10, 11})
 
 
 def parse_gguf(read: ReadAt, size: int) -> GgufHeader:
     """Return the header of the file of ``size`` bytes that ``read`` reads.
 
     Raises UnsupportedArtifact for anything that llama.cpp would not load: wrong magic or version, limits broken,
-    no tensors, one part of a split model, or fewer bytes than the tensors need.
+    no tensors (a part of a split model may hold none), tensors not one after the other, fewer bytes than they need.
     """
     cursor = _Cursor(read, size)
     version, tensor_count, key_count = _preamble(cursor)
     keys, values = _keys(cursor, key_count)
-    if _integer(values, "split.count", 0) > 1:
-        raise UnsupportedArtifact(
-            f"GGUF is part {values.get('split.no', '?')} of {values['split.count']} of a split model",
-            remedy="join the parts with llama-gguf-split --merge and register the result",
-        )
-    tensors = _tensors(cursor, tensor_count)
-    alignment = _integer(values, "general.alignment", _DEFAULT_ALIGNMENT)
+    split = _split(values)
+    if tensor_count == 0 and split is None:
+        raise broken(f"0 tensors, allowed are 1 to {MAX_TENSORS}")
+    alignment = integer_of(values, "general.alignment", _DEFAULT_ALIGNMENT)
     if alignment <= 0 or alignment % 8:
-        raise _broken(f"alignment {alignment} is not a multiple of 8")
-    data_start = -(-cursor.offset // alignment) * alignment
+        raise broken(f"alignment {alignment} is not a multiple of 8")
+    tensors = _tensors(cursor, tensor_count, alignment)
+    # A part without tensors ends where its header ends, without padding.
+    data_start = -(-cursor.offset // alignment) * alignment if tensor_count else cursor.offset
     required = data_start + tensors.data_bytes
     if required > size:
         raise UnsupportedArtifact(
@@ -104,12 +70,19 @@ def parse_gguf(read: ReadAt, size: int) -> GgufHeader:
         version=version,
         keys=keys,
         values=values,
-        tensor_count=tensor_count,
-        parameter_count=sum(tensors.parameters.values()),
+        tensor_names=frozenset(tensors.names),
         parameters_by_type=dict(tensors.parameters),
         header_bytes=cursor.offset,
         required_bytes=required,
+        split=split,
     )
+
+
+def _split(values: dict[str, KeptValue]) -> SplitPart | None:
+    count = integer_of(values, "split.count", 0)
+    if count <= 1:
+        return None
+    return SplitPart(integer_of(values, "split.no", 0), count, integer_of(values, "split.tensors.count", 0))
 
 
 class _Cursor:
@@ -154,11 +127,11 @@ class _Cursor:
         """Return the next string, which names a key or a tensor."""
         length = self.u64()
         if length > MAX_NAME_BYTES:
-            raise _broken(f"a name of {length} bytes at offset {self.offset}, more than {MAX_NAME_BYTES}")
+            raise broken(f"a name of {length} bytes at offset {self.offset}, more than {MAX_NAME_BYTES}")
         try:
             return self.take(length).decode()
         except UnicodeDecodeError:
-            raise _broken(f"a name before offset {self.offset} is not UTF-8") from None
+            raise broken(f"a name before offset {self.offset} is not UTF-8") from None
 
     def _check(self, length: int) -> None:
         if self.offset + length <= self._limit:
@@ -168,13 +141,16 @@ class _Cursor:
                 f"truncated GGUF: its header needs {length} bytes at offset {self.offset}, the file has {self._size}",
                 remedy="upload the whole file again",
             )
-        raise _broken(f"{length} bytes at offset {self.offset} pass the header's limit of {MAX_HEADER_BYTES} bytes")
+        raise broken(f"{length} bytes at offset {self.offset} pass the header's limit of {MAX_HEADER_BYTES} bytes")
 
 
 @dataclass
 class _Tensors:
+    names: set[str] = field(default_factory=set)
     parameters: Counter[int] = field(default_factory=Counter)
     data_bytes: int = 0
+    # None after a tensor of a type whose length is not known.
+    next_offset: int | None = 0
 
 
 def _preamble(cursor: _Cursor) -> tuple[int, int, int]:
@@ -190,10 +166,10 @@ def _preamble(cursor: _Cursor) -> tuple[int, int, int]:
             remedy="convert the model again with a current converter",
         )
     tensor_count, key_count = cursor.u64(), cursor.u64()
-    if not 0 < tensor_count <= MAX_TENSORS:
-        raise _broken(f"{tensor_count} tensors, allowed are 1 to {MAX_TENSORS}")
+    if tensor_count > MAX_TENSORS:
+        raise broken(f"{tensor_count} tensors, allowed are 1 to {MAX_TENSORS}")
     if key_count > MAX_KEYS:
-        raise _broken(f"{key_count} keys, more than {MAX_KEYS}")
+        raise broken(f"{key_count} keys, more than {MAX_KEYS}")
     return version, tensor_count, key_count
 
 
@@ -204,17 +180,17 @@ def _keys(cursor: _Cursor, count: int) -> tuple[frozenset[str], dict[str, KeptVa
     for _ in range(count):
         name = cursor.name()
         if name in names:
-            raise _broken(f"key {name[:80]!r} is there twice")
+            raise broken(f"key {name[:80]!r} is there twice")
         names.add(name)
         kind = cursor.u32()
         if kind == _STRING:
             values.update(_string(cursor, name))
         elif kind == _ARRAY:
-            _skip_array(cursor, budget, depth=1)
+            values.update(_array(cursor, name, budget))
         elif kind in SCALARS:
             values[name] = cursor.unpack(SCALARS[kind])[0]
         else:
-            raise _broken(f"key {name[:80]!r} has the unknown type {kind}")
+            raise broken(f"key {name[:80]!r} has the unknown type {kind}")
     return frozenset(names), values
 
 
@@ -233,11 +209,18 @@ class _Budget:
     def spend(self, count: int) -> None:
         self.left -= count
         if self.left < 0:
-            raise _broken(f"arrays with more than {MAX_ARRAY_STRINGS} strings")
+            raise broken(f"arrays with more than {MAX_ARRAY_STRINGS} strings")
 
 
-def _skip_array(cursor: _Cursor, budget: _Budget, *, depth: int) -> None:
+def _array(cursor: _Cursor, name: str, budget: _Budget) -> dict[str, KeptValue]:
     kind, count = cursor.u32(), cursor.u64()
+    if kind in _INTEGERS and count <= MAX_LAYERS and name.endswith(_KEPT_ARRAYS):
+        return {name: tuple(cursor.unpack(SCALARS[kind])[0] for _ in range(count))}
+    _skip_items(cursor, kind, count, budget, depth=1)
+    return {}
+
+
+def _skip_items(cursor: _Cursor, kind: int, count: int, budget: _Budget, *, depth: int) -> None:
     if kind in SCALARS:
         cursor.skip(count * SCALARS[kind].size)
     elif kind == _STRING:
@@ -247,35 +230,40 @@ def _skip_array(cursor: _Cursor, budget: _Budget, *, depth: int) -> None:
     elif kind == _ARRAY and depth < _MAX_DEPTH:
         budget.spend(count)
         for _ in range(count):
-            _skip_array(cursor, budget, depth=depth + 1)
+            _skip_items(cursor, cursor.u32(), cursor.u64(), budget, depth=depth + 1)
     else:
-        raise _broken(f"an array at offset {cursor.offset} has the unknown type {kind} or lies deeper than {_MAX_DEPTH}")
+        raise broken(f"an array at offset {cursor.offset} has the unknown type {kind} or lies deeper than {_MAX_DEPTH}")
 
 
-def _tensors(cursor: _Cursor, count: int) -> _Tensors:
+def _tensors(cursor: _Cursor, count: int, alignment: int) -> _Tensors:
     found = _Tensors()
     for _ in range(count):
         name = cursor.name()
+        if name in found.names:
+            raise broken(f"tensor {name[:80]!r} is there twice")
+        found.names.add(name)
         dimensions = cursor.u32()
         if dimensions > MAX_DIMENSIONS:
-            raise _broken(f"tensor {name[:80]!r} has {dimensions} dimensions, more than {MAX_DIMENSIONS}")
-        elements = 1
-        for _ in range(dimensions):
-            elements *= cursor.u64()
+            raise broken(f"tensor {name[:80]!r} has {dimensions} dimensions, more than {MAX_DIMENSIONS}")
+        sizes = [cursor.u64() for _ in range(dimensions)]
         kind, offset = cursor.u32(), cursor.u64()
-        found.parameters[kind] += elements
-        # Of a type that is not in the table only the beginning is known to have to lie inside the file.
-        length = TENSOR_TYPES[kind].bytes_of(elements) if kind in TENSOR_TYPES else 1
-        found.data_bytes = max(found.data_bytes, offset + length)
+        _place(found, name, sizes, kind, offset, alignment)
     return found
 
 
-def _integer(values: dict[str, KeptValue], key: str, default: int) -> int:
-    value = values.get(key, default)
-    if not isinstance(value, int):
-        raise _broken(f"key {key!r} is {str(value)[:40]!r}, not a whole number")
-    return value
-
-
-def _broken(what: str) -> UnsupportedArtifact:
-    return UnsupportedArtifact(f"GGUF header is broken: {what}", remedy="upload the file again or convert the model again")
+def _place(found: _Tensors, name: str, sizes: list[int], kind: int, offset: int, alignment: int) -> None:
+    """Check that the tensor begins where the one before it ended, as llama.cpp demands, and count it."""
+    elements = math.prod(sizes)
+    found.parameters[kind] += elements
+    if found.next_offset is not None and offset != found.next_offset:
+        raise broken(f"tensor {name[:80]!r} lies at offset {offset}, the one before it ends at {found.next_offset}")
+    stored = TENSOR_TYPES.get(kind)
+    if stored is None:
+        # Of a type that is not in the table only the beginning is known to have to lie inside the file.
+        found.next_offset, found.data_bytes = None, max(found.data_bytes, offset + 1)
+        return
+    if sizes and sizes[0] % stored.block:
+        raise broken(f"tensor {name[:80]!r}: rows of {sizes[0]} are no multiple of {stored.name}'s block {stored.block}")
+    end = offset + stored.bytes_of(elements)
+    found.data_bytes = max(found.data_bytes, end)
+    found.next_offset = -(-end // alignment) * alignment if found.next_offset is not None else None

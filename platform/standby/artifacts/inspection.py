@@ -4,36 +4,115 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from standby.artifacts.gguf import parse_gguf
-from standby.artifacts.layout import Layout, check_index, choose_layout
-from standby.artifacts.location import SourceInterrupted
-from standby.artifacts.sources import Source, open_source
-from standby.domain.errors import EmptySource, UnsupportedArtifact
-from standby.domain.model import Manifest, ModelFacts, ModelFormat, ObjectRef, SourceOptions
+from standby.artifacts.archive import ArchiveContents, read_archive
+from standby.artifacts.archive_rules import ArchiveLimits
+from standby.artifacts.config_facts import Totals, config_facts, refuse_remote_code
+from standby.artifacts.contents import Contents, Found, ObjectContents
+from standby.artifacts.credentials import Credentials
+from standby.artifacts.data_source import SourceHint
+from standby.artifacts.gguf_header import GgufHeader, joined
+from standby.artifacts.layout import CONFIG, TOKENIZER_CONFIG, Layout, Permissions, choose_layout, notes_on
+from standby.artifacts.location import archive_name
+from standby.artifacts.safetensors import SafetensorsHeader
+from standby.artifacts.shards import check_parts, check_shards, named_shards, weight_map
+from standby.artifacts.sources import OpenedSource, Source, open_source
+from standby.artifacts.verdicts import refusals
+from standby.domain.errors import EmptySource, InvalidInput, UnsupportedArtifact
+from standby.domain.model import Manifest, Member, ModelFacts, ModelFormat, ObjectRef, SourceOptions
 
-MAX_JSON_BYTES: Final = 32 << 20
 _PARALLEL_HEADS: Final = 8
-_READ_ATTEMPTS: Final = 3
+_LIMITS: Final = ArchiveLimits()
+_Json = Mapping[str, Any]
 
 
-async def inspect(uri: str, options: SourceOptions, *, environment: Mapping[str, str] | None = None) -> Manifest:
+@dataclass(frozen=True)
+class _Judged:
+    """The files that belong to the model after their headers were read, and what they say."""
+
+    files: tuple[Member, ...]
+    facts: ModelFacts
+
+
+async def inspect(
+    uri: str,
+    options: SourceOptions,
+    *,
+    environment: Mapping[str, str] | None = None,
+    credentials: Credentials | None = None,
+    hint: SourceHint | None = None,
+    allow_remote_code: bool = False,
+    allow_pickles: bool = False,
+    limits: ArchiveLimits = _LIMITS,
+) -> Manifest:
     """Return the manifest of what lies at ``uri`` now: exactly the objects of the model, each pinned.
 
-    Raises InvalidInput, SourceUnreachable, EmptySource and UnsupportedArtifact; each names the place.
+    ``credentials`` win over those of ``environment``, those over what the AWS SDK finds. Raises InvalidInput,
+    SourceUnreachable, EmptySource and UnsupportedArtifact; each names the place.
     """
-    source = open_source(uri, options, environment=environment)
+    source = open_source(uri, options, environment=environment, credentials=credentials)
     refs = await _without_markers(source, await source.list())
     _require_content(refs, source.where)
-    layout = choose_layout(refs, source.where)
-    layout = await _pinned(source, layout)
-    if layout.format is ModelFormat.GGUF:
-        objects, facts = layout.objects, await _gguf_facts(source, layout.objects[0])
-    else:
-        objects, facts = await _safetensors_facts(source, layout)
-    return Manifest(source_uri=uri, source=options, format=layout.format, objects=objects, facts=facts)
+    allow = Permissions(remote_code=allow_remote_code, pickles=allow_pickles)
+    if _is_archive(uri, refs, hint):
+        return await _inspect_archive(source, uri, refs[0], allow, limits)
+    contents = ObjectContents(source, refs)
+    layout = choose_layout(contents.files, contents.where, allow)
+    by_path = {ref.path: ref for ref in refs}
+    pinned = await _pin_all(source, [by_path[file.path] for file in layout.files])
+    contents.replace(pinned)
+    judged = await _judge(contents, layout, allow)
+    return Manifest(
+        source_uri=uri,
+        source=source.options,
+        format=layout.format,
+        objects=tuple(pinned[file.path] for file in judged.files),
+        facts=judged.facts,
+        refusals=refusals(layout.format, judged.facts),
+        notes=notes_on(contents.files, judged.files),
+    )
+
+
+async def _inspect_archive(
+    source: OpenedSource, uri: str, ref: ObjectRef, allow: Permissions, limits: ArchiveLimits
+) -> Manifest:
+    pinned = (await _pin_all(source, [ref]))[ref.path]
+    contents = await _read_archive(source, pinned, f"archive {uri}", limits)
+    layout = choose_layout(contents.files, contents.where, allow)
+    judged = await _judge(contents, layout, allow)
+    return Manifest(
+        source_uri=uri,
+        source=source.options,
+        format=layout.format,
+        objects=(pinned,),
+        facts=judged.facts,
+        archive=contents.describe(judged.files),
+        refusals=refusals(layout.format, judged.facts),
+        notes=(*contents.notes, *notes_on(contents.files, judged.files)),
+    )
+
+
+async def _read_archive(source: Source, ref: ObjectRef, where: str, limits: ArchiveLimits) -> ArchiveContents:
+    stop = threading.Event()
+    try:
+        return await asyncio.to_thread(read_archive, source, ref, where, limits, stop)
+    finally:
+        # A caller who leaves must not keep a thread reading a hundred gigabytes.
+        stop.set()
+
+
+def _is_archive(uri: str, refs: Sequence[ObjectRef], hint: SourceHint | None) -> bool:
+    """True when the URI names one object and that is an archive. Raises InvalidInput when the hint says otherwise."""
+    single = len(refs) == 1 and not uri.endswith("/") and uri.endswith(refs[0].path.rpartition("/")[2])
+    if hint is SourceHint.ARCHIVE and not single:
+        raise InvalidInput(f"{uri!r} names no single object, and an archive was expected", remedy="name the archive itself")
+    if hint is SourceHint.OBJECT and not single:
+        raise InvalidInput(f"{uri!r} names no single object, and one was expected", remedy="name the object itself")
+    return single and (hint is SourceHint.ARCHIVE or archive_name(refs[0].path))
 
 
 def _require_content(refs: Sequence[ObjectRef], where: str) -> None:
@@ -49,14 +128,8 @@ async def _without_markers(source: Source, refs: Sequence[ObjectRef]) -> list[Ob
     return [ref for ref in refs if ref.size or ref.path in empty]
 
 
-async def _pinned(source: Source, layout: Layout) -> Layout:
-    """Ask the store for each object by itself: proves that it can be read, and gives its version."""
-    found = await _pin_all(source, layout.objects)
-    objects = tuple(found[ref.path] for ref in layout.objects)
-    return Layout(layout.format, objects, found[layout.index.path] if layout.index is not None else None)
-
-
 async def _pin_all(source: Source, refs: Sequence[ObjectRef]) -> Mapping[str, ObjectRef]:
+    """Ask the store for each object by itself: proves that it can be read, and gives its version."""
     gate = asyncio.Semaphore(_PARALLEL_HEADS)
 
     async def pin(ref: ObjectRef) -> ObjectRef | None:
@@ -67,74 +140,61 @@ async def _pin_all(source: Source, refs: Sequence[ObjectRef]) -> Mapping[str, Ob
     return {ref.path: ref for ref in found if ref is not None}
 
 
-async def _gguf_facts(source: Source, ref: ObjectRef) -> ModelFacts:
-    def read(offset: int, length: int) -> bytes:
-        return bytes(_read_patiently(source, ref, offset, length))
+async def _judge(contents: Contents, layout: Layout, allow: Permissions) -> _Judged:
+    """Read the headers and check that everything belongs together."""
+    if layout.format is ModelFormat.GGUF:
+        return _Judged(layout.files, await _gguf_facts(contents, layout))
+    texts = await _texts(contents, [CONFIG, TOKENIZER_CONFIG])
+    if not allow.remote_code:
+        for name, content in texts.items():
+            refuse_remote_code(name, content, contents.where)
+    files, totals = layout.files, None
+    if layout.format is ModelFormat.SAFETENSORS:
+        files, totals = await _shards(contents, layout)
+    paths = frozenset(file.path for file in files)
+    return _Judged(files, config_facts(texts[CONFIG], texts.get(TOKENIZER_CONFIG, {}), paths, totals))
 
-    try:
-        header = await asyncio.to_thread(parse_gguf, read, ref.size)
-    except UnsupportedArtifact as error:
-        raise UnsupportedArtifact(f"{source.where}, {ref.path}: {error.message}", remedy=error.remedy) from None
-    return header.facts()
+
+async def _gguf_facts(contents: Contents, layout: Layout) -> ModelFacts:
+    paths = [file.path for file in layout.files]
+    found = await contents.look(paths)
+    parts = [(path, header) for path in paths if isinstance(header := found[path], GgufHeader)]
+    check_parts(parts, contents.where)
+    return joined([header for _, header in parts]).facts()
 
 
-async def _safetensors_facts(source: Source, layout: Layout) -> tuple[tuple[ObjectRef, ...], ModelFacts]:
-    by_path = {ref.path: ref for ref in layout.objects}
-    objects = layout.objects
+async def _shards(contents: Contents, layout: Layout) -> tuple[tuple[Member, ...], Totals]:
+    files = layout.files
+    mapping: Mapping[str, str] | None = None
     if layout.index is not None:
-        index = await _json(source, layout.index)
-        shards = check_index(_weight_map(index, source.where, layout.index), objects, source.where)
+        index = _parsed(layout.index.path, await contents.look([layout.index.path]), contents.where)
+        mapping = weight_map(index, layout.index.path, contents.where)
+        wanted = named_shards(mapping, {file.path for file in files}, contents.where)
         # A stray shard that the index does not name is no part of the model and is not taken.
-        objects = tuple(ref for ref in objects if not ref.path.endswith(".safetensors") or ref.path in shards)
-    config = await _json(source, by_path["config.json"])
-    tokenizer = await _json(source, by_path["tokenizer_config.json"]) if "tokenizer_config.json" in by_path else {}
-    return objects, _config_facts(config, tokenizer, frozenset(by_path))
+        files = tuple(file for file in files if not file.path.endswith(".safetensors") or file.path in wanted)
+    shards = [file.path for file in files if file.path.endswith(".safetensors")]
+    found = await contents.look(shards)
+    headers = {path: header for path, header in found.items() if isinstance(header, SafetensorsHeader)}
+    if mapping is not None:
+        check_shards(mapping, headers, contents.where)
+    totals = Totals()
+    for header in headers.values():
+        totals.add(header)
+    return files, totals
 
 
-def _config_facts(config: Mapping[str, Any], tokenizer: Mapping[str, Any], paths: frozenset[str]) -> ModelFacts:
-    architectures = config.get("architectures")
-    first = architectures[0] if isinstance(architectures, list) and architectures else config.get("model_type", "")
-    context = config.get("max_position_embeddings")
-    quantisation = config.get("quantization_config")
-    method = quantisation.get("quant_method") if isinstance(quantisation, dict) else None
-    precision = config.get("dtype") or config.get("torch_dtype")
-    return ModelFacts(
-        architecture=str(first),
-        context_length=context if isinstance(context, int) else None,
-        quantisation=str(method or precision or ""),
-        has_chat_template="chat_template" in tokenizer or "chat_template.jinja" in paths,
-        has_tokenizer=bool(paths & {"tokenizer.json", "tokenizer.model", "vocab.json", "tekken.json"}),
-    )
+async def _texts(contents: Contents, names: Sequence[str]) -> Mapping[str, _Json]:
+    present = {file.path for file in contents.files}
+    found = await contents.look([name for name in names if name in present])
+    return {name: _parsed(name, found, contents.where) for name in found}
 
 
-def _weight_map(index: Mapping[str, Any], where: str, ref: ObjectRef) -> Mapping[str, str]:
-    found = index.get("weight_map")
-    if not isinstance(found, dict) or not found or not all(isinstance(name, str) for name in found.values()):
-        raise UnsupportedArtifact(
-            f"{where}: {ref.path} has no 'weight_map' from tensors to files", remedy="upload the index again"
-        )
-    return found
-
-
-async def _json(source: Source, ref: ObjectRef) -> Mapping[str, Any]:
-    if ref.size > MAX_JSON_BYTES:
-        raise UnsupportedArtifact(f"{source.where}: {ref.path} has {ref.size} bytes, more than {MAX_JSON_BYTES}")
-    content = await asyncio.to_thread(_read_patiently, source, ref, 0, ref.size) if ref.size else b""
+def _parsed(name: str, found: Mapping[str, Found], where: str) -> _Json:
+    content = found[name]
     try:
-        parsed = json.loads(bytes(content))
+        parsed = json.loads(content) if isinstance(content, bytes) else None
     except (ValueError, RecursionError) as error:
-        raise UnsupportedArtifact(
-            f"{source.where}: {ref.path} is not JSON: {str(error)[:120]}", remedy="upload it again"
-        ) from None
+        raise UnsupportedArtifact(f"{where}: {name} is not JSON: {str(error)[:120]}", remedy="upload it again") from None
     if not isinstance(parsed, dict):
-        raise UnsupportedArtifact(f"{source.where}: {ref.path} holds no JSON object", remedy="upload it again")
+        raise UnsupportedArtifact(f"{where}: {name} holds no JSON object", remedy="upload it again")
     return parsed
-
-
-def _read_patiently(source: Source, ref: ObjectRef, offset: int, length: int) -> bytes:
-    for _ in range(_READ_ATTEMPTS - 1):
-        try:
-            return bytes(source.read_blocking(ref, offset, length))
-        except SourceInterrupted:
-            continue
-    return bytes(source.read_blocking(ref, offset, length))

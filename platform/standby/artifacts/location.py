@@ -1,4 +1,4 @@
-"""Where an artifact is: ``s3://bucket/prefix/``, ``s3://bucket/x.gguf``, ``file:///folder``, ``file:///x.gguf``."""
+"""Where an artifact is: ``s3://bucket/prefix/``, one object, an archive, and ``file:///`` of all of these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from standby.domain.errors import InvalidInput, SourceUnreachable, UnsupportedAr
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_NAME_BYTES: Final = 255
-_REMEDY: Final = "write s3://bucket/prefix/, s3://bucket/model.gguf or file:///absolute/path"
+_ARCHIVES: Final = (".tar.gz", ".tgz", ".tar")
+_REMEDY: Final = "write s3://bucket/prefix/, s3://bucket/model.gguf, s3://bucket/model.tar.gz or file:///absolute/path"
 
 
 class SourceInterrupted(SourceUnreachable):
@@ -42,7 +43,7 @@ def parse_s3(uri: str) -> S3Location:
     if not _BUCKET.fullmatch(bucket):
         raise InvalidInput(f"{uri!r} has no legal bucket name: {bucket!r}", remedy=_REMEDY)
     trimmed = key.removesuffix("/")
-    if trimmed and not _clean(trimmed):
+    if trimmed and not is_clean(trimmed):
         raise InvalidInput(f"{uri!r}: the key may not hold empty, '.' or '..' parts or control characters", remedy=_REMEDY)
     return S3Location(bucket=bucket, key=trimmed, folder=key.endswith("/") or not key)
 
@@ -63,6 +64,11 @@ def scheme_of(uri: str) -> str:
     return scheme
 
 
+def archive_name(path: str) -> bool:
+    """Return True when the path or URI ends as tar archives do."""
+    return path.lower().endswith(_ARCHIVES)
+
+
 def checked_path(path: str) -> str:
     """Return ``path`` if it can only name something below the artifact's own folder.
 
@@ -70,7 +76,7 @@ def checked_path(path: str) -> str:
     that no file system takes.
     """
     too_long = any(len(part.encode()) > _MAX_NAME_BYTES for part in path.split("/"))
-    if not _clean(path) or "\\" in path or too_long:
+    if not is_clean(path) or "\\" in path or too_long:
         raise UnsupportedArtifact(
             f"object path {path[:200]!r} would not stay inside the artifact's folder or is no legal file name",
             remedy="rename the object and register again",
@@ -78,5 +84,6 @@ def checked_path(path: str) -> str:
     return path
 
 
-def _clean(path: str) -> bool:
+def is_clean(path: str) -> bool:
+    """Return True when ``path`` is relative, with no empty, ``.`` or ``..`` part and no control character."""
     return not _CONTROL.search(path) and all(part not in {"", ".", ".."} for part in path.split("/"))

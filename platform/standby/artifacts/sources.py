@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from typing_extensions import Buffer
 
+from standby.artifacts.credentials import Credentials
 from standby.artifacts.files import FileSource
 from standby.artifacts.location import parse_file, parse_s3, scheme_of
 from standby.artifacts.s3 import S3Source
+from standby.domain.errors import SourceUnreachable
 from standby.domain.model import ObjectRef, SourceOptions
 
 
@@ -42,13 +44,36 @@ class Source(Protocol):
     def read_blocking(self, ref: ObjectRef, start: int, length: int) -> Buffer:
         """Do ``read`` without an event loop, for parsers in a thread."""
 
+    def pieces(self, ref: ObjectRef, start: int, length: int) -> Iterator[Buffer]:
+        """Yield the same bytes as they come, about ``PIECE_BYTES`` at a time, in a thread; raises also between pieces."""
 
-def open_source(uri: str, options: SourceOptions, *, environment: Mapping[str, str] | None = None) -> Source:
-    """Return the source that ``uri`` names; nothing is asked of the store yet.
 
-    ``environment`` holds the credentials (default: the process environment). Raises InvalidInput;
-    SourceUnreachable when there are no credentials.
+class OpenedSource(Source, Protocol):
+    """A source that was opened by its URI."""
+
+    @property
+    def options(self) -> SourceOptions:
+        """How the store was reached: as asked for, but with the region in which the bucket was found."""
+
+
+def open_source(
+    uri: str,
+    options: SourceOptions,
+    *,
+    environment: Mapping[str, str] | None = None,
+    credentials: Credentials | None = None,
+) -> OpenedSource:
+    """Return the source that ``uri`` names; nothing is asked of the store yet, nor of whoever holds the keys.
+
+    ``credentials`` win; else ``environment`` holds them, else they are found as the AWS SDK finds them. Raises
+    InvalidInput; SourceUnreachable when ``options`` name stored credentials and none are given.
     """
+    if options.credentials is not None and credentials is None:
+        # Never with the process's own keys instead: they may open what the tenant's do not.
+        raise SourceUnreachable(
+            f"{uri!r} is to be read with the stored credentials {options.credentials!r}, which were not opened here",
+            remedy=f"store the credentials {options.credentials!r} again",
+        )
     if scheme_of(uri) == "s3":
-        return S3Source(parse_s3(uri), options, environment=environment)
-    return FileSource(parse_file(uri))
+        return S3Source(parse_s3(uri), options, environment=environment, credentials=credentials)
+    return FileSource(parse_file(uri), options)

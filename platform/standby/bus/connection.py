@@ -15,11 +15,12 @@ import nats.errors
 from nats.aio.client import Client
 from nats.js import JetStreamContext
 
+from standby.bus.replies import MAX_SERVED, RequestHandler, encode_error, no_answer, nobody_answers, raise_error
 from standby.bus.settings import BusSettings
 from standby.bus.statistics import BusStatistics, Counters
-from standby.bus.subscription import Handler, MessageHandler, Subscription
+from standby.bus.subscription import Handler, Message, MessageHandler, Subscription
 from standby.bus.translate import translated
-from standby.domain.errors import BusUnavailable
+from standby.domain.errors import BusUnavailable, StandbyError, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -179,6 +180,52 @@ class Bus:
             raise
         return subscription
 
+    async def request(self, subject: str, payload: bytes, timeout: float) -> bytes:
+        """Ask whoever serves ``subject`` and return the answer; ``timeout`` in seconds.
+
+        Raises the StandbyError that the other side raised; Unavailable when nobody serves it or no answer came in time;
+        BusUnavailable when not connected.
+        """
+        async with self.asking(f"ask {subject}"):
+            try:
+                answer = await self._client.request(subject, payload, timeout=timeout)
+            except nats.errors.NoRespondersError:
+                raise nobody_answers(subject) from None
+            except nats.errors.TimeoutError:
+                raise no_answer(subject, timeout) from None
+        raise_error(answer.headers, answer.data)
+        return answer.data
+
+    async def serve(self, subject: str, handler: RequestHandler) -> Subscription:
+        """Answer each question on ``subject`` with what ``handler`` returns, several at once.
+
+        A StandbyError that it raises goes to the asker; anything else is logged here, and the asker hears of an internal
+        error. Raises BusUnavailable.
+        """
+        served: set[asyncio.Task[None]] = set()
+
+        def take(message: Message) -> None:
+            task = self._spawn(self._answer(message, _refuse if len(served) >= MAX_SERVED else handler))
+            served.add(task)
+            task.add_done_callback(served.discard)
+
+        return await self.subscribe_messages(subject, take)
+
+    async def _answer(self, message: Message, handler: RequestHandler) -> None:
+        headers: dict[str, str] | None = None
+        try:
+            body = await handler(message.subject, message.data)
+        except StandbyError as error:
+            headers, body = encode_error(error)
+        except Exception:  # a handler's bug must not leave the asker waiting
+            self.counters.callback_failures += 1
+            log.exception("the handler of %s failed", message.subject)
+            headers, body = encode_error(StandbyError(f"the handler of {message.subject} failed", remedy="see its log"))
+        if message.reply:
+            with contextlib.suppress(StandbyError):  # the asker's own wait ends
+                async with self.asking(f"answer {message.subject}"):
+                    await self._client.publish(message.reply, body, headers=headers)
+
     def forget(self, subscription: Subscription) -> None:
         """Stop keeping ``subscription`` alive over reconnects; called by it."""
         self._subscriptions.discard(subscription)
@@ -328,7 +375,12 @@ class Bus:
                 log.exception("a reconnect callback failed")
                 return
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
+
+
+async def _refuse(subject: str, _payload: bytes) -> bytes:
+    raise Unavailable(f"{subject} answers {MAX_SERVED} questions already", remedy="ask again later", retry_after_s=1.0)

@@ -9,6 +9,7 @@ from standby.domain.events import Event
 
 DEMAND: Final = "demand"
 BEAT: Final = "beat"
+COMMAND: Final = "command"
 EVENTS: Final = "events"
 HAPPENED: Final = "happened"
 CHANGED: Final = "changed"
@@ -36,6 +37,7 @@ class Bucket(StrEnum):
     INSTANCES = "instances"
     NODES = "nodes"
     LEASES = "leases"
+    CREDENTIALS = "credentials"
 
 
 def demand_subject(tenant: str, endpoint: str) -> str:
@@ -46,6 +48,11 @@ def demand_subject(tenant: str, endpoint: str) -> str:
 def beat_subject(gateway: str) -> str:
     """Where a gateway sends its ``GatewayBeat``."""
     return f"{BEAT}.{gateway}"
+
+
+def command_subject(node: str) -> str:
+    """Where a node takes orders (a ``CacheOrder``) and answers them."""
+    return f"{COMMAND}.{node}"
 
 
 def event_subject(event: Event) -> str:

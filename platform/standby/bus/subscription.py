@@ -22,11 +22,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Message:
-    """One received message."""
+    """One received message; ``reply`` is where an answer is awaited, if one is."""
 
     subject: str
     data: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+    reply: str = ""
 
 
 Handler: TypeAlias = Callable[[str, bytes], None]
@@ -79,5 +80,5 @@ class Subscription:
 
     async def _receive(self, message: Msg) -> None:
         if self._raw is not None:
-            received = Message(message.subject, message.data, message.headers or {})
+            received = Message(message.subject, message.data, message.headers or {}, message.reply)
             self._bus.guard(lambda: self._handler(received), f"handler of {self.subject}")

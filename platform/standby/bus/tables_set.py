@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from standby.bus.connection import Bus
 from standby.bus.subjects import Bucket
 from standby.bus.tables import Table
-from standby.domain.access import ApiKey, Lease
+from standby.domain.access import ApiKey, Lease, StoredCredential
 from standby.domain.assignment import Assignment
 from standby.domain.endpoint import Endpoint, EndpointConfig
 from standby.domain.instance import Instance
@@ -31,6 +31,7 @@ class Tables:
     instances: Table[Instance]
     nodes: Table[Node]
     leases: Table[Lease]
+    credentials: Table[StoredCredential]
 
     async def ensure(self) -> tuple[str, ...]:
         """Make every missing bucket; return the names of those that were made. Raises BusUnavailable."""
@@ -54,6 +55,7 @@ async def open_tables(bus: Bus) -> Tables:
         instances=Table(bus, Bucket.INSTANCES, Instance),
         nodes=Table(bus, Bucket.NODES, Node),
         leases=Table(bus, Bucket.LEASES, Lease),
+        credentials=Table(bus, Bucket.CREDENTIALS, StoredCredential),
     )
     await tables.ensure()
 

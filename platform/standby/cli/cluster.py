@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from standby.cli.output import moment, print_facts, print_json, print_table, size
+from standby.cli.output import SHORT_DIGEST, moment, print_facts, print_json, print_table, resident, size
 from standby.cli.session import JsonOption, options
 from standby.domain.durations import format_duration
 
@@ -41,7 +41,7 @@ def ps(
 
 
 def nodes(ctx: typer.Context, json: JsonOption = False) -> None:
-    """Show nodes with their memory and cache; needs an administrator's key."""
+    """Show nodes with their memory, and the models on their disks and in their page caches; needs an administrator's key."""
     session = options(ctx, json)
     answer = session.call("GET", "/api/v1/nodes")
     if session.json:
@@ -65,6 +65,24 @@ def nodes(ctx: typer.Context, json: JsonOption = False) -> None:
         ],
         empty="no nodes; start one with `standby node`",
     )
+    held = [(node["name"], artifact) for node in answer["nodes"] for artifact in node["artifacts"]]
+    if held:
+        print()
+        print_table(
+            ("NODE", "MODEL", "VERSION", "ON DISK", "IN PAGE CACHE", "SOURCE"),
+            [
+                (
+                    name,
+                    ", ".join(artifact["models"]) or "not registered any more",
+                    artifact["digest"][:SHORT_DIGEST],
+                    size(artifact["bytes"]),
+                    resident(artifact),
+                    artifact["source_uri"],
+                )
+                for name, artifact in held
+            ],
+            empty="",
+        )
 
 
 def status(ctx: typer.Context, json: JsonOption = False) -> None:

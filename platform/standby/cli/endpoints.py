@@ -38,6 +38,7 @@ def create(
     ctx: typer.Context,
     name: Name,
     model: Annotated[str, typer.Option(help="The registered model.")],
+    weights: Annotated[str | None, typer.Option(help="One of the model's other weights, e.g. q4.")] = None,
     served_name: Annotated[
         str | None, typer.Option(help="OpenAI model id; may hold '/'; default: the endpoint's name.")
     ] = None,
@@ -70,6 +71,7 @@ def create(
     body = {
         "name": name,
         "model": model,
+        "weights": weights,
         "served_name": served_name,
         "memory_mb": memory_mb,
         "policy": {field: value for field, value in policy.items() if value is not None},
@@ -189,7 +191,8 @@ def _print_endpoint(endpoint: dict[str, Any]) -> None:
         ]
     )
     for variant in endpoint["variants"]:
-        print(f"\nvariant {variant['name']}: model {variant['model']}, weight {variant['weight']:g}")
+        weights = f" with weights {variant['weights']}" if variant["weights"] else ""
+        print(f"\nvariant {variant['name']}: model {variant['model']}{weights}, weight {variant['weight']:g}")
         print_facts([(f"  {name}", _policy_value(name, value)) for name, value in variant["policy"].items()])
     if endpoint["failure"]:
         print(f"\nfailed: {endpoint['failure']['reason']} ({endpoint['failure']['attempts']} in a row)")

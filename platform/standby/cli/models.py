@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from standby.cli.output import moment, print_facts, print_json, print_table, size
+from standby.cli.model_report import print_model
+from standby.cli.output import SHORT_DIGEST, print_json, print_table, size
 from standby.cli.session import JsonOption, options
 from standby.domain.errors import InvalidInput
 
@@ -26,29 +27,35 @@ def register(
     endpoint_url: Annotated[str | None, typer.Option(help="S3 endpoint, for stores other than AWS.")] = None,
     region: Annotated[str | None, typer.Option(help="S3 region.")] = None,
     anonymous: Annotated[bool, typer.Option("--anonymous", help="Read without credentials.")] = False,
-    engine: Annotated[str | None, typer.Option(help="llama_cpp, vllm or tensorrt_llm; default: by the format.")] = None,
+    credentials: Annotated[str | None, typer.Option(help="Name of stored credentials; default: the platform's.")] = None,
+    variant: Annotated[
+        list[str] | None, typer.Option(help="Other weights of the same model as name=uri, e.g. q4=s3://…; repeat it.")
+    ] = None,
+    engine: Annotated[str | None, typer.Option(help="llama_cpp, vllm or tensorrt_llm; default: the first that can.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="Engine option as name=value, e.g. context=4096; repeat it.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace another version that no endpoint uses.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Check a model's bytes in the store and register exactly this version.
 
-    Credentials are the gateway's, never sent from here. Registering the same version again changes nothing.
+    Credentials are the platform's, or those stored with `standby credentials create`. Other weights lie in the same store.
+    Registering the same version again changes nothing; adding weights is possible while the model is in use.
 
-    Example: standby models register smol s3://models/smollm2/ --endpoint-url http://127.0.0.1:9000
+    Example: standby models register smol s3://models/smollm2/ --variant q4=s3://models/smollm2-q4.gguf
     """
-    given = {"endpoint_url": endpoint_url, "region": region, "anonymous": anonymous or None}
+    given = {"endpoint_url": endpoint_url, "region": region, "anonymous": anonymous or None, "credentials": credentials}
     body = {
         "name": name,
         "source_uri": uri,
         "source": {field: value for field, value in given.items() if value is not None},
         "engine": engine,
         "engine_options": dict(parse_option(item) for item in option or []),
+        "weights": {other: {"source_uri": place} for other, place in map(parse_variant, variant or [])},
         "replace": replace,
     }
     session = options(ctx, json)
     model = session.call("POST", "/api/v1/models", body=body, timeout_s=_REGISTER_LIMIT_S)
-    print_json(model) if session.json else _print_model(model)
+    print_json(model) if session.json else print_model(model)
 
 
 @app.command("list")
@@ -62,7 +69,15 @@ def list_models(ctx: typer.Context, json: JsonOption = False) -> None:
     print_table(
         ("NAME", "FORMAT", "ENGINE", "SIZE", "OBJECTS", "VERSION", "SOURCE"),
         [
-            (m["name"], m["format"], m["engine"], size(m["bytes"]), str(m["object_count"]), m["digest"][:12], m["source_uri"])
+            (
+                m["name"],
+                m["format"],
+                m["engine"] or "none",
+                size(m["bytes"]),
+                str(m["object_count"]),
+                m["digest"][:SHORT_DIGEST],
+                m["source_uri"],
+            )
             for m in answer["models"]
         ],
         empty="no models; register one with `standby models register NAME s3://…`",
@@ -71,10 +86,10 @@ def list_models(ctx: typer.Context, json: JsonOption = False) -> None:
 
 @app.command()
 def show(ctx: typer.Context, name: Name, json: JsonOption = False) -> None:
-    """Show a model's manifest: objects, bytes and facts."""
+    """Show a model's manifest: objects, facts, other weights, and which engines can serve it."""
     session = options(ctx, json)
     model = session.call("GET", f"/api/v1/models/{segment(name)}")
-    print_json(model) if session.json else _print_model(model)
+    print_json(model) if session.json else print_model(model)
 
 
 @app.command()
@@ -107,28 +122,9 @@ def parse_option(text: str) -> tuple[str, str | int | float | bool]:
     return name, value
 
 
-def _print_model(model: dict[str, Any]) -> None:
-    facts = model["facts"]
-    print_facts(
-        [
-            ("model", model["name"]),
-            ("version", model["digest"]),
-            ("source", model["source_uri"]),
-            ("format", model["format"]),
-            ("engine", model["engine"]),
-            ("options", ", ".join(f"{name}={value}" for name, value in model["engine_options"].items())),
-            ("architecture", facts["architecture"]),
-            ("title", facts["name"]),
-            ("parameters", f"{facts['parameter_count']:,}" if facts["parameter_count"] else ""),
-            ("context", str(facts["context_length"] or "")),
-            ("quantisation", facts["quantisation"]),
-            ("chat template", "yes" if facts["has_chat_template"] else "no"),
-            ("registered", moment(model["created_at"])),
-            ("objects", f"{model['object_count']}, {size(model['bytes'])}"),
-        ]
-    )
-    print_table(
-        ("PATH", "SIZE", "ETAG"),
-        [(item["path"], size(item["size"]), item["etag"]) for item in model.get("objects", [])],
-        empty="",
-    )
+def parse_variant(text: str) -> tuple[str, str]:
+    """Return ``name=uri`` as name and URI. Raises InvalidInput."""
+    name, equals, uri = text.partition("=")
+    if not name or not equals or "://" not in uri:
+        raise InvalidInput(f"--variant {text!r} is not of the form name=uri", remedy="e.g. --variant q4=s3://models/m-q4.gguf")
+    return name, uri

@@ -14,6 +14,9 @@ from rich.filesize import decimal
 from rich.table import Table
 from rich.text import Text
 
+SHORT_DIGEST: Final = 12
+"""Digits of a version that tables show."""
+
 # Wide enough that a pipe never gets a name cut in two; a table takes only what it needs.
 _PIPE_WIDTH: Final = 1000
 _RUNG_STYLES: Final = {"ready": "green", "asleep": "cyan", "staged": "blue", "cold": "dim", "failed": "red", "Failed": "red"}
@@ -54,6 +57,14 @@ def print_facts(facts: Iterable[tuple[str, str]]) -> None:
 def size(count: int | None) -> str:
     """Return bytes as people read them: ``138.5 MB``."""
     return "" if count is None else decimal(count)
+
+
+def resident(artifact: dict[str, Any]) -> str:
+    """Return how much of a cached artifact is in the page cache: ``138.5 MB (100%)``."""
+    count, whole = artifact["resident_bytes"], artifact["bytes"]
+    if count is None:
+        return "not measured yet"
+    return f"{size(count)} ({min(1.0, count / whole):.0%})" if whole else size(count)
 
 
 def moment(at: float | None) -> str:

@@ -76,7 +76,7 @@ async def _start(options: StackOptions, cleanup: AsyncExitStack, say: Say) -> St
     environment = _environment(options, secrets, nats)
     children: dict[str, Child] = {}
     # Ended in the reverse order: gateways first, so that open requests end while everything behind them still lives.
-    for name, arguments, extra in _plan(options):
+    for name, arguments, extra in _plan(options, secrets):
         child = Child(name, arguments, {**environment, **extra}, options.state.logs / f"{name}.log")
         cleanup.push_async_callback(child.stop)
         await child.start()
@@ -95,9 +95,10 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _plan(options: StackOptions) -> list[tuple[str, list[str], dict[str, str]]]:
+def _plan(options: StackOptions, secrets: Secrets) -> list[tuple[str, list[str], dict[str, str]]]:
+    sealing = {"STANDBY_SECRETS_KEY": secrets.secrets_key}
     plan: list[tuple[str, list[str], dict[str, str]]] = [
-        ("node", ["node"], {"STANDBY_STATE_DIR": str(options.state.root / "node")}),
+        ("node", ["node"], {"STANDBY_STATE_DIR": str(options.state.root / "node"), **sealing}),
         ("controller", ["controller"], {}),
     ]
     for number in range(options.gateways):
@@ -110,6 +111,7 @@ def _plan(options: StackOptions) -> list[tuple[str, list[str], dict[str, str]]]:
             "STANDBY_GATEWAY_HOST": options.host,
             "STANDBY_GATEWAY_PORT": str(port),
             "STANDBY_PORT_FILE": str(port_file),
+            **sealing,
         }
         plan.append((name, ["gateway"], settings))
     return plan

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from standby.domain.errors import ConfigurationError
 from standby.domain.values import Value
 from standby.gateway.keys import generate
 from standby.host.files import write_private
+from standby.host.sealing import generate_key
 
 
 class Secrets(Value):
@@ -24,6 +25,7 @@ class Secrets(Value):
     node_token: str
     key_pepper: str
     admin_key: str
+    secrets_key: str = Field(default_factory=generate_key, description="seals what tenants store")
 
 
 @dataclass(frozen=True)
@@ -71,12 +73,16 @@ class StateDir:
         path = self.root / "secrets.json"
         if path.exists():
             try:
-                return Secrets.model_validate_json(path.read_bytes())
+                found = Secrets.model_validate_json(path.read_bytes())
             except ValidationError as error:
                 raise ConfigurationError(
                     f"{path} is not readable as secrets: {error.error_count()} faults",
                     remedy="restore it, or remove it: then all keys are void",
                 ) from error
+            if found.model_fields_set != set(Secrets.model_fields):
+                # Written by a version that did not know all of them: what was made now has to be the same next time.
+                write_private(path, found.model_dump_json())
+            return found
         made = Secrets(
             node_token=secrets.token_urlsafe(32),
             key_pepper=secrets.token_urlsafe(32),

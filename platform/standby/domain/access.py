@@ -1,4 +1,4 @@
-"""Tenants, their bearer keys, and the controllers' lease."""
+"""Tenants, their bearer keys and keys for stores, and the controllers' lease."""
 
 from __future__ import annotations
 
@@ -26,6 +26,16 @@ class ApiKey(Record):
     digest: str = Field(description="HMAC-SHA256 of the secret with the deployment's pepper, hex")
     created_at: float
     revoked_at: float | None = None
+
+
+class StoredCredential(Record):
+    """A tenant's keys for a store of models, sealed; without the deployment's sealing key they are noise."""
+
+    tenant: str
+    name: str
+    sealed: str = Field(description="base64: nonce, ciphertext and tag of AES-256-GCM, bound to tenant, name and key version")
+    key_version: str = Field(description="which sealing key it was")
+    created_at: float
 
 
 class Lease(Record):

@@ -16,6 +16,7 @@ class ModelFormat(StrEnum):
 
     GGUF = "gguf"
     SAFETENSORS = "safetensors"
+    PICKLE = "pickle"
 
 
 class EngineKind(StrEnum):
@@ -121,9 +122,22 @@ class Manifest(Value):
         return tuple(Member(path=item.path, size=item.size) for item in self.objects)
 
     @property
+    def unpacked_bytes(self) -> int:
+        """Bytes of all files on a node."""
+        return sum(item.size for item in self.files)
+
+    @property
     def digest(self) -> str:
-        """Name of this version: SHA-256 over every object's path, size, ETag and version id, in hex."""
+        """Name of this version: SHA-256 over every object's path, size, ETag and version id, in hex.
+
+        What is taken out of an archive belongs to it: with other rules the same archive makes another folder.
+        """
         lines = sorted(f"{o.path}\0{o.size}\0{o.etag}\0{o.version_id or ''}\0{o.modified_at or ''}" for o in self.objects)
+        # Another server may name its objects alike: its bytes must never pass for these.
+        if self.source.endpoint_url is not None:
+            lines.append(self.source.endpoint_url)
+        if self.archive is not None:
+            lines += sorted(f"{member.path}\0{member.size}" for member in self.archive.members)
         return hashlib.sha256("\n".join([self.source_uri, *lines]).encode()).hexdigest()
 
 

@@ -10,12 +10,14 @@ import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import uvicorn
 import uvloop
 from starlette.types import ASGIApp
 
+from standby.artifacts.inspection import inspect
 from standby.bus.connection import Bus
 from standby.bus.events import EventLog
 from standby.bus.settings import BusSettings
@@ -34,6 +36,7 @@ from standby.gateway.directory import Directory
 from standby.gateway.relay import DoorClient
 from standby.gateway.reporter import DemandReporter
 from standby.gateway.settings import GatewaySettings
+from standby.host.sealing import SealingKey
 from standby.telemetry import logs
 
 _log = logging.getLogger(__name__)
@@ -62,11 +65,12 @@ async def _run(settings: GatewaySettings, bus_settings: BusSettings) -> None:
 async def gateway(settings: GatewaySettings, bus_settings: BusSettings) -> AsyncIterator[tuple[ASGIApp, asyncio.Event]]:
     """Yield the gateway's application with everything behind it running, and the event that ends its event streams."""
     name = f"{settings.gateway_name}-{secrets.token_hex(3)}"
+    sealing = None if settings.secrets_key is None else SealingKey.parse(settings.secrets_key.get_secret_value())
     bus = await Bus.connect(bus_settings, name=f"gateway/{name}")
     try:
         tables = await open_tables(bus)
         await _ensure_admin(tables, settings)
-        async with _parts(settings, bus, tables, name) as built:
+        async with _parts(settings, bus, tables, name, sealing) as built:
             yield built
     finally:
         await bus.close()
@@ -74,7 +78,7 @@ async def gateway(settings: GatewaySettings, bus_settings: BusSettings) -> Async
 
 @asynccontextmanager
 async def _parts(
-    settings: GatewaySettings, bus: Bus, tables: Tables, name: str
+    settings: GatewaySettings, bus: Bus, tables: Tables, name: str, sealing: SealingKey | None
 ) -> AsyncIterator[tuple[ASGIApp, asyncio.Event]]:
     accounts = Accounts()
     reporter = DemandReporter(bus, name, boot_id=secrets.token_hex(8))
@@ -114,6 +118,8 @@ async def _parts(
         ),
         pepper=pepper,
         source=f"gateway/{name}",
+        inspect=partial(inspect, allow_pickles=settings.allow_pickles, allow_remote_code=settings.allow_remote_code),
+        sealing=sealing,
         open_sources=settings.open_sources,
     )
     await directory.start()

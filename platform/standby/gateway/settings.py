@@ -17,9 +17,14 @@ class GatewaySettings(Settings):
     node_token: SecretStr = Field(description="secret shared with the doors")
     key_pepper: SecretStr = Field(description="secret mixed into the digests of bearer keys")
     admin_key: SecretStr | None = Field(default=None, description="full bearer key that is made an administrator's at start")
+    secrets_key: SecretStr | None = Field(
+        default=None, description="32 bytes in URL-safe base64 that seal tenants' store credentials, shared with the nodes"
+    )
     max_body_bytes: int = Field(default=6 * 1024 * 1024, ge=1, description="SageMaker's real-time limit")
     queue_bytes: int = Field(default=512 * 1024 * 1024, ge=0, description="body bytes that may wait, all endpoints together")
     open_sources: bool = Field(default=False, description="let tenants register file:// sources and any endpoint_url")
+    allow_pickles: bool = Field(default=False, description="let models be registered whose files can run code when loaded")
+    allow_remote_code: bool = Field(default=False, description="let models be registered that bring Python code of their own")
     shutdown_grace_s: float = Field(default=30.0, ge=0, description="how long open requests may go on after SIGTERM")
     max_staleness_s: float = Field(default=90.0, gt=0, description="older local copies make /readyz fail")
     log_level: str = "info"

@@ -31,7 +31,13 @@ async def test_every_route_refuses_without_a_good_key(control: Control) -> None:
 
 async def test_tenants_are_refused_where_an_administrator_is_needed(control: Control) -> None:
     rows = [row for row in TABLE if row.admin]
-    assert {row.path for row in rows} == {"/api/v1/nodes", "/api/v1/keys", "/api/v1/keys/{id}"}
+    assert {row.path for row in rows} == {
+        "/api/v1/nodes",
+        "/api/v1/keys",
+        "/api/v1/keys/{id}",
+        "/api/v1/cache",
+        "/api/v1/cache/orders",
+    }
     for row in rows:
         answer = await control.call("one", row.method, concrete(row.path))
         assert answer.status_code == 403, row

@@ -73,6 +73,8 @@ async def test_json_is_what_the_api_says(control: Control) -> None:
         (("ps",), "/api/v1/instances"),
         (("nodes",), "/api/v1/nodes"),
         (("keys", "list"), "/api/v1/keys"),
+        (("credentials", "list"), "/api/v1/credentials"),
+        (("cache", "ls"), "/api/v1/cache"),
     ):
         answer = await standby(control, *words, "--json", who="admin")
         assert json.loads(answer.stdout) == (await control.call("admin", "GET", path)).json(), words

@@ -22,7 +22,7 @@ async def test_a_model_is_registered_listed_shown_and_deleted(control: Control) 
     assert model["facts"]["architecture"] == "llama"
     assert (await control.call("one", "GET", "/api/v1/models/smol")).json() == model
     listed = (await control.call("one", "GET", "/api/v1/models")).json()["models"]
-    assert listed == [{name: value for name, value in model.items() if name != "objects"}]
+    assert listed == [{name: value for name, value in model.items() if name not in {"objects", "members"}}]
 
     assert (await control.call("one", "DELETE", "/api/v1/models/smol")).json() == {"deleted": "smol"}
     assert (await control.call("one", "GET", "/api/v1/models/smol")).status_code == 404
@@ -89,7 +89,18 @@ async def test_an_empty_source_registers_nothing(control: Control, tmp_path: Pat
 
 BAD: list[tuple[dict[str, object], str]] = [
     ({"source_uri": "file:///x"}, "name: Field required"),
-    ({"name": "m"}, "source_uri: Field required"),
+    ({"name": "m"}, "give exactly one of source_uri, ModelDataUrl and ModelDataSource (0 given)"),
+    ({"name": "m", "source_uri": "s3://bucket/m/", "ModelDataUrl": "s3://bucket/m.tar.gz"}, "ModelDataSource (2 given)"),
+    ({"name": "m", "ModelDataUrl": "s3://bucket/m/"}, "ends in '/', and names a gzip archive"),
+    (
+        {
+            "name": "m",
+            "ModelDataSource": {
+                "S3DataSource": {"S3Uri": "s3://bucket/m/", "S3DataType": "S3Prefix", "CompressionType": "Gzip"}
+            },
+        },
+        "is not possible",
+    ),
     ({"name": "a/b", "source_uri": "file:///x"}, "model name 'a/b' is not legal"),
     ({"name": "m", "source_uri": "file:///x", "engine": "gpt"}, "engine: Input should be 'llama_cpp'"),
     (
@@ -118,7 +129,8 @@ async def test_an_engine_that_cannot_serve_the_format_is_refused(control: Contro
     answer = await control.call("one", "POST", "/api/v1/models", body)
 
     assert answer.status_code == 400
-    assert "engine 'vllm' cannot serve a model of format 'gguf'" in answer.json()["error"]["message"]
+    assert "engine 'vllm' cannot serve this model: the weights are gguf" in answer.json()["error"]["message"]
+    assert answer.json()["error"]["remedy"] == "choose one of: llama_cpp"
 
 
 async def test_what_is_no_json_object_is_refused(control: Control) -> None:

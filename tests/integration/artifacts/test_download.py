@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
+import io
 import os
 import signal
-import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import tarfile
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from standby.artifacts.fetch import fetch
+from standby.artifacts.checksums import check_etag
+from standby.artifacts.fetch import FetchOptions, fetch
 from standby.artifacts.inspection import inspect
-from standby.domain.errors import ArtifactChanged, DiskFull, IncompleteDownload, SourceUnreachable
+from standby.artifacts.sources import open_source
+from standby.domain.errors import ArtifactChanged, DigestMismatch, DiskFull, IncompleteDownload, SourceUnreachable
 from standby.domain.model import Manifest, SourceOptions
 from standby.warm_pool.cache import ArtifactCache
+from standby.warm_pool.cache_options import CacheOptions
 from support.flaky_proxy import Fault, FlakyProxy, flaky_proxy
 from support.gguf_builder import gguf
 from support.real_model import real_model_path
 from support.s3_server import S3Server
+from support.small_disk import small_file_system
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-CONTENT = gguf(rows=180_000)  # 11.5 MB: two chunks
+CONTENT = gguf(rows=180_000)  # 11.5 MB
+SMALL_CHUNK = 256 << 10
+IMPATIENT = FetchOptions(chunk_bytes=SMALL_CHUNK, backoff=(0.01,))
 DEADLINE = 30.0
 
 
@@ -56,6 +62,10 @@ async def cache(tmp_path: Path) -> AsyncIterator[ArtifactCache]:
     await opened.close()
 
 
+def small_chunks(root: Path) -> ArtifactCache:
+    return ArtifactCache(root, 1 << 30, CacheOptions(fetch=IMPATIENT))
+
+
 def nothing_partial(root: Path) -> bool:
     return not any((root / "tmp").iterdir()) and not any((root / "artifacts").iterdir())
 
@@ -68,6 +78,40 @@ async def test_real_model_arrives_whole(s3: S3Server, bucket: str, cache: Artifa
     assert cache.sha256(manifest.digest) == {"smol.gguf": expected}
     assert hashlib.sha256((folder / "smol.gguf").read_bytes()).hexdigest() == expected
     await cache.verify(manifest.digest)
+
+
+async def test_archive_goes_on_after_a_cut(s3: S3Server, bucket: str, proxy: FlakyProxy, tmp_path: Path) -> None:
+    """A tar.gz as SageMaker packs it: registered, cut in the middle, brought to its end, unpacked without its code."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        for name, content in (("m7/model.gguf", CONTENT), ("m7/code/inference.py", b"import os")):
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    await s3.upload(bucket, "model.tar.gz", packed.getvalue())
+    manifest = await inspect(f"s3://{bucket}/model.tar.gz", SourceOptions(endpoint_url=proxy.url))
+    cache = small_chunks(tmp_path)
+    await cache.open()
+    proxy.break_after(manifest.total_bytes * 6 // 10, Fault.RESET_ALWAYS)
+    with pytest.raises(IncompleteDownload):
+        await cache.ensure(manifest, ignore)
+    proxy.heal()
+    before = proxy.answered
+    folder = await cache.ensure(manifest, ignore)
+    assert proxy.answered - before < manifest.total_bytes * 3 // 4
+    assert [path.relative_to(folder).as_posix() for path in folder.rglob("*")] == ["model.gguf"]
+    assert (folder / "model.gguf").read_bytes() == CONTENT
+
+
+async def test_other_bytes_than_the_store_took_in(s3: S3Server, bucket: str) -> None:
+    """The ETag of a small upload is its MD5; the store says, asked with a signed HEAD, that it is not encrypted."""
+    content = gguf(rows=100)
+    await s3.upload(bucket, "small.gguf", content)
+    source = open_source(f"s3://{bucket}/small.gguf", s3.options)
+    (ref,) = await source.list()
+    await check_etag(source, ref, hashlib.md5(content, usedforsecurity=False).hexdigest())
+    with pytest.raises(DigestMismatch, match=r"'small.gguf' in bucket .* arrived with MD5 0{32}, the store's own is"):
+        await check_etag(source, ref, "0" * 32)
 
 
 async def test_two_callers_one_download(manifest: Manifest, proxy: FlakyProxy, cache: ArtifactCache) -> None:
@@ -87,40 +131,88 @@ async def test_connection_cut_once_is_mended(manifest: Manifest, proxy: FlakyPro
     assert (folder / "model.gguf").read_bytes() == CONTENT
 
 
-async def test_connection_that_stays_cut(manifest: Manifest, proxy: FlakyProxy, cache: ArtifactCache) -> None:
-    """Field case B02: "incomplete download, N of M bytes", nothing partial visible, and a later attempt succeeds."""
+async def test_connection_that_stays_cut(manifest: Manifest, proxy: FlakyProxy, tmp_path: Path) -> None:
+    """Field case B02: "incomplete download, N of M bytes", nothing partial visible, and a later attempt brings the rest."""
+    cache = small_chunks(tmp_path)
+    await cache.open()
     proxy.break_after(len(CONTENT) * 6 // 10, Fault.RESET_ALWAYS)
-    with pytest.raises(IncompleteDownload, match=rf"incomplete download, \d+ of {len(CONTENT)} bytes"):
+    with pytest.raises(IncompleteDownload, match=rf"incomplete download, \d+ of {len(CONTENT)} bytes.*goes on from there"):
         await cache.ensure(manifest, ignore)
     assert cache.contents() == ()
-    assert nothing_partial(cache_root(cache))
+    assert cache.locate(manifest.digest) is None
+    assert not any((tmp_path / "artifacts").iterdir())
     proxy.heal()
+    before = proxy.answered
     assert (await cache.ensure(manifest, ignore) / "model.gguf").read_bytes() == CONTENT
+    assert proxy.answered - before < len(CONTENT) * 3 // 4
+    assert not any((tmp_path / "tmp").iterdir())
+
+
+async def test_what_was_brought_goes_when_room_is_needed(
+    s3: S3Server, bucket: str, manifest: Manifest, proxy: FlakyProxy, tmp_path: Path
+) -> None:
+    """Half a download must not keep another artifact out."""
+    await s3.upload(bucket, "other/model.gguf", gguf(rows=180_000, seed=2))
+    other = await inspect(f"s3://{bucket}/other/", s3.options)
+    cache = ArtifactCache(tmp_path, len(CONTENT) + 100, CacheOptions(fetch=IMPATIENT))
+    await cache.open()
+    proxy.break_after(len(CONTENT) * 6 // 10, Fault.RESET_ALWAYS)
+    with pytest.raises(IncompleteDownload):
+        await cache.ensure(manifest, ignore)
+    assert len(list((tmp_path / "tmp").iterdir())) == 1
+    await cache.ensure(other, ignore)
+    assert not any((tmp_path / "tmp").iterdir())
+    proxy.heal()
 
 
 async def test_cut_within_the_first_chunks(manifest: Manifest, proxy: FlakyProxy, tmp_path: Path) -> None:
     """Bytes came, if no whole chunk: that is an incomplete download, not an unreachable store."""
     proxy.break_after(len(CONTENT) // 4, Fault.RESET_ALWAYS)
     with pytest.raises(IncompleteDownload, match=rf"incomplete download, 0 of {len(CONTENT)} bytes"):
-        await fetch(manifest, tmp_path / "out", ignore)
+        await fetch(manifest, tmp_path / "out", ignore, options=FetchOptions(backoff=(0.01,)))
 
 
 async def test_store_that_never_answers(manifest: Manifest, proxy: FlakyProxy, tmp_path: Path) -> None:
     """Not a byte came: the store is unreachable, nothing is incomplete."""
     proxy.break_after(0, Fault.RESET_ALWAYS)
     with pytest.raises(SourceUnreachable, match="check the endpoint URL"):
-        await fetch(manifest, tmp_path / "out", ignore)
+        await fetch(manifest, tmp_path / "out", ignore, options=IMPATIENT)
 
 
-async def test_cancelled_download_leaves_nothing(manifest: Manifest, proxy: FlakyProxy, cache: ArtifactCache) -> None:
-    proxy.break_after(len(CONTENT) // 2, Fault.STALL)
-    caller = asyncio.create_task(cache.ensure(manifest, ignore))
+async def test_stopped_agent_goes_on_where_it_was(manifest: Manifest, proxy: FlakyProxy, tmp_path: Path) -> None:
+    """An orderly end in the middle; the next cache on the same root brings only what is missing."""
+    first = small_chunks(tmp_path)
+    await first.open()
+    proxy.break_after(len(CONTENT) * 6 // 10, Fault.STALL)
+    caller = asyncio.create_task(first.ensure(manifest, ignore))
     await asyncio.wait_for(proxy.hit.wait(), DEADLINE)
-    await cache.close()
+    await first.close()
     with pytest.raises(asyncio.CancelledError):
         await caller
-    assert nothing_partial(cache_root(cache))
+    assert not any((tmp_path / "artifacts").iterdir())
     proxy.heal()
+    second = small_chunks(tmp_path)
+    await second.open()
+    before = proxy.answered
+    assert (await second.ensure(manifest, ignore) / "model.gguf").read_bytes() == CONTENT
+    assert proxy.answered - before < len(CONTENT) * 3 // 4
+    assert not any((tmp_path / "tmp").iterdir())
+
+
+async def test_object_changed_after_an_interrupted_download(
+    s3: S3Server, bucket: str, manifest: Manifest, proxy: FlakyProxy, tmp_path: Path
+) -> None:
+    """What was brought of the old bytes is neither mixed with the new ones nor kept."""
+    cache = small_chunks(tmp_path)
+    await cache.open()
+    proxy.break_after(len(CONTENT) * 6 // 10, Fault.RESET_ALWAYS)
+    with pytest.raises(IncompleteDownload):
+        await cache.ensure(manifest, ignore)
+    proxy.heal()
+    await s3.upload(bucket, "m/model.gguf", gguf(rows=180_000, seed=1))
+    with pytest.raises(ArtifactChanged):
+        await cache.ensure(manifest, ignore)
+    assert nothing_partial(tmp_path)
 
 
 async def test_changed_object(s3: S3Server, bucket: str, manifest: Manifest, cache: ArtifactCache) -> None:
@@ -136,7 +228,7 @@ async def test_object_changed_during_the_download(
 ) -> None:
     """Half of the old bytes and half of the new ones would be a model that talks nonsense."""
     proxy.break_after(len(CONTENT) // 3, Fault.STALL)
-    download = asyncio.create_task(fetch(manifest, tmp_path / "out", ignore, chunk_bytes=1 << 20))
+    download = asyncio.create_task(fetch(manifest, tmp_path / "out", ignore, options=FetchOptions(chunk_bytes=1 << 20)))
     await asyncio.wait_for(proxy.hit.wait(), DEADLINE)
     await s3.upload(bucket, "m/model.gguf", gguf(rows=180_000, seed=1))
     proxy.heal()
@@ -180,9 +272,9 @@ async def test_file_size_limit(s3: S3Server, manifest: Manifest, tmp_path: Path)
 
 
 async def test_killed_in_the_middle(s3: S3Server, manifest: Manifest, proxy: FlakyProxy, tmp_path: Path) -> None:
-    """Field case B02: kill -9 of the process that downloads; the next one sweeps and downloads anew."""
-    proxy.break_after(len(CONTENT) // 2, Fault.STALL)
-    child = await start_child(s3, tmp_path, manifest, "-m", "support.cache_child")
+    """Field case B02: kill -9 of the process that downloads; the next one checks what is there and brings the rest."""
+    proxy.break_after(len(CONTENT) * 6 // 10, Fault.STALL)
+    child = await start_child(s3, tmp_path, manifest, "-m", "support.cache_child", chunk_bytes=SMALL_CHUNK)
     await asyncio.wait_for(proxy.hit.wait(), DEADLINE)
     root = tmp_path / "cache"
     assert len(list((root / "tmp").iterdir())) == 1
@@ -190,11 +282,13 @@ async def test_killed_in_the_middle(s3: S3Server, manifest: Manifest, proxy: Fla
     child.send_signal(signal.SIGKILL)
     await child.communicate()
     proxy.heal()
-    cache = ArtifactCache(root, 1 << 30)
+    cache = small_chunks(root)
     await cache.open()
-    assert cache.statistics().swept == 1
+    before = proxy.answered
     assert (await cache.ensure(manifest, ignore) / "model.gguf").read_bytes() == CONTENT
+    assert proxy.answered - before < len(CONTENT) * 3 // 4
     assert not any((root / "tmp").iterdir())
+    await cache.verify(manifest.digest)
 
 
 async def test_two_processes_one_cache(s3: S3Server, manifest: Manifest, proxy: FlakyProxy, tmp_path: Path) -> None:
@@ -215,25 +309,14 @@ def cache_root(cache: ArtifactCache) -> Path:
     return cache._disk.root
 
 
-async def start_child(s3: S3Server, folder: Path, manifest: Manifest, *how: str) -> asyncio.subprocess.Process:
+async def start_child(
+    s3: S3Server, folder: Path, manifest: Manifest, *how: str, chunk_bytes: int | None = None
+) -> asyncio.subprocess.Process:
     """Start a process of its own on the cache ``folder/cache``."""
     note = folder / "manifest.json"
     note.write_text(manifest.model_dump_json())
     path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     return await asyncio.create_subprocess_exec(
-        sys.executable, *how, str(folder / "cache"), str(note),
+        sys.executable, *how, str(folder / "cache"), str(note), *([str(chunk_bytes)] if chunk_bytes else []),
         env={"PATH": os.environ["PATH"], "PYTHONPATH": path, **s3.env()}, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-
-
-@contextlib.contextmanager
-def small_file_system(folder: Path, size: str) -> Iterator[Path]:
-    """Mount a tmpfs of ``size``; needs root, and says so where there is none."""
-    folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder], capture_output=True, check=False)
-    if mounted.returncode != 0:
-        pytest.skip(f"needs the right to mount a tmpfs: {mounted.stderr.decode().strip()}")
-    try:
-        yield folder
-    finally:
-        subprocess.run(["umount", folder], check=True)

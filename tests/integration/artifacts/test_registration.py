@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import pytest
@@ -10,14 +9,15 @@ import pytest
 from standby.artifacts.inspection import inspect
 from standby.domain.errors import EmptySource, SourceUnreachable, StandbyError, UnsupportedArtifact
 from standby.domain.model import Manifest, ModelFormat, SourceOptions
+from support.archive_builder import wrapped
 from support.gguf_builder import gguf
 from support.real_model import real_model_path
 from support.s3_server import S3Server, put_raw
+from support.safetensors_builder import model, safetensors
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-CONFIG = json.dumps({"architectures": ["LlamaForCausalLM"], "max_position_embeddings": 4096, "dtype": "bfloat16"}).encode()
-INDEX = json.dumps({"weight_map": {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}}).encode()
+SHARDED = model(shards=2)
 
 
 async def put(s3: S3Server, bucket: str, objects: Mapping[str, bytes]) -> None:
@@ -80,7 +80,7 @@ async def test_one_object(s3: S3Server, bucket: str) -> None:
 
 async def test_one_safetensors_object_is_no_model(s3: S3Server, bucket: str) -> None:
     """Field case B01 c: refused whole, never half."""
-    await put(s3, bucket, {"m/model.safetensors": b"x" * 64, "m/config.json": CONFIG})
+    await put(s3, bucket, {"m/model.safetensors": safetensors(), "m/config.json": b"{}"})
     assert "without config.json" in await refusal(s3, f"s3://{bucket}/m/model.safetensors", UnsupportedArtifact)
 
 
@@ -91,7 +91,7 @@ async def test_only_empty_objects(s3: S3Server, bucket: str) -> None:
 
 async def test_folder_markers_are_skipped(s3: S3Server, bucket: str) -> None:
     """Consoles create zero-byte objects whose keys end in a slash."""
-    await put(s3, bucket, {"m/config.json": CONFIG, "m/model.safetensors": b"x" * 64})
+    await put(s3, bucket, {"m/config.json": b"{}", "m/model.safetensors": safetensors()})
     await put_raw(s3, bucket, "m/notes.txt/")
     await put_raw(s3, bucket, "m/")
     await put_raw(s3, bucket, "m/model.safetensors.index.json/")
@@ -119,40 +119,38 @@ async def test_broken_gguf(s3: S3Server, bucket: str, content: bytes, says: str)
 
 async def test_pickles_are_refused(s3: S3Server, bucket: str) -> None:
     """Field case B06: loading them would run a tenant's code."""
-    await put(s3, bucket, {"m/pytorch_model.bin": b"x", "m/config.json": CONFIG})
+    await put(s3, bucket, {"m/pytorch_model.bin": b"x", "m/config.json": b"{}"})
     assert "runs whatever code" in await refusal(s3, f"s3://{bucket}/m/", UnsupportedArtifact)
 
 
 async def test_indexed_safetensors(s3: S3Server, bucket: str) -> None:
     """A stray shard that the index does not name is not taken."""
-    shards = {f"m/model-0000{number}-of-00002.safetensors": b"x" * 64 for number in (1, 2)}
-    stray = {"m/consolidated.safetensors": b"y" * 64, "m/tokenizer.json": b"{}", "m/model.safetensors.index.json": INDEX}
-    await put(s3, bucket, {**shards, **stray, "m/config.json": CONFIG})
+    await put(s3, bucket, {**wrapped("m", SHARDED), "m/consolidated.safetensors": b"y" * 64})
     manifest = await registered(s3, f"s3://{bucket}/m/")
     assert manifest.format is ModelFormat.SAFETENSORS
     assert [ref.path for ref in manifest.objects] == [
         "config.json",
         "model.safetensors.index.json",
         "tokenizer.json",
+        "tokenizer_config.json",
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
     ]
     assert manifest.facts.architecture == "LlamaForCausalLM"
     assert (manifest.facts.context_length, manifest.facts.quantisation) == (4096, "bfloat16")
     assert manifest.facts.has_tokenizer
+    assert manifest.notes == ("left out consolidated.safetensors: no part of the model",)
 
 
 async def test_missing_shard_is_named(s3: S3Server, bucket: str) -> None:
     """Field case B03 at registration."""
-    shard = {"m/model-00001-of-00002.safetensors": b"x" * 64}
-    await put(s3, bucket, {**shard, "m/config.json": CONFIG, "m/model.safetensors.index.json": INDEX})
+    await put(s3, bucket, wrapped("m", {path: body for path, body in SHARDED.items() if "00002-of" not in path}))
     assert "model-00002-of-00002.safetensors" in await refusal(s3, f"s3://{bucket}/m/", UnsupportedArtifact)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"weight_map": []}', b'{"weight_map": {"a": 1}}', b"", b"[" * 100_000])
 async def test_broken_index(s3: S3Server, bucket: str, content: bytes) -> None:
-    shard = {"m/model-00001-of-00002.safetensors": b"x" * 64}
-    await put(s3, bucket, {**shard, "m/config.json": CONFIG, "m/model.safetensors.index.json": content})
+    await put(s3, bucket, wrapped("m", {**SHARDED, "model.safetensors.index.json": content}))
     await refusal(s3, f"s3://{bucket}/m/", UnsupportedArtifact)
 
 

@@ -11,13 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from standby.artifacts.fetch import Progress
+from standby.artifacts.fetch import FetchOptions, OnFile, Progress
 from standby.domain.errors import DigestMismatch, DiskFull, IncompleteDownload
 from standby.domain.model import Manifest, ModelFormat, ObjectRef
-from standby.warm_pool.cache import ArtifactCache, CacheStatistics
+from standby.warm_pool.cache import ArtifactCache
 from standby.warm_pool.cache_disk import CacheFolder
+from standby.warm_pool.cache_options import CacheOptions, CacheStatistics
 
 SIZE = 1000
+_OPTIONS = FetchOptions()
 
 
 def manifest(name: str, size: int = SIZE) -> Manifest:
@@ -40,8 +42,17 @@ class Downloads:
         self.cancelled = 0
         self.error: Exception | None = None
 
-    async def __call__(self, wanted: Manifest, into: Path, progress: Progress) -> Mapping[str, str]:
-        self.calls.append(wanted.source_uri)
+    async def __call__(
+        self,
+        manifest: Manifest,
+        into: Path,
+        progress: Progress,
+        *,
+        on_file: OnFile | None = None,
+        options: FetchOptions = _OPTIONS,
+    ) -> Mapping[str, str]:
+        assert options.journal is not None, "a cache's download can go on after a restart"
+        self.calls.append(manifest.source_uri)
         self.begun.set()
         try:
             await self.gate.wait()
@@ -51,8 +62,10 @@ class Downloads:
         if self.error is not None:
             raise self.error
         (into / "sub").mkdir(parents=True)
-        (into / "sub" / "model.gguf").write_bytes(b"x" * wanted.total_bytes)
-        progress(wanted.total_bytes, wanted.total_bytes)
+        (into / "sub" / "model.gguf").write_bytes(b"x" * manifest.total_bytes)
+        progress(manifest.total_bytes, manifest.total_bytes)
+        if on_file is not None:
+            on_file("sub/model.gguf")
         return {"sub/model.gguf": "0" * 64}
 
 
@@ -63,7 +76,7 @@ def downloads() -> Downloads:
 
 async def opened(root: Path, downloads: Downloads, capacity: int = 10 * SIZE) -> ArtifactCache:
     ticks = itertools.count(1_000_000_000)
-    cache = ArtifactCache(root, capacity, fetcher=downloads, now=lambda: float(next(ticks)))
+    cache = ArtifactCache(root, capacity, CacheOptions(fetcher=downloads, now=lambda: float(next(ticks))))
     await cache.open()
     return cache
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from standby.artifacts import fetch as fetch_module
-from standby.artifacts.fetch import fetch
+from standby.artifacts import volume
+from standby.artifacts.fetch import FetchOptions, fetch
 from standby.artifacts.inspection import inspect
 from standby.domain.errors import (
     ArtifactChanged,
@@ -47,7 +47,8 @@ def source(tmp_path: Path) -> Path:
 async def test_bytes_hash_and_progress(source: Path, tmp_path: Path) -> None:
     manifest = await inspect(f"file://{source}", OPTIONS)
     seen: list[tuple[int, int]] = []
-    sha256 = await fetch(manifest, tmp_path / "out", lambda done, total: seen.append((done, total)), chunk_bytes=65536)
+    options = FetchOptions(chunk_bytes=65536)
+    sha256 = await fetch(manifest, tmp_path / "out", lambda done, total: seen.append((done, total)), options=options)
     content = (source / "model.gguf").read_bytes()
     assert (tmp_path / "out" / "model.gguf").read_bytes() == content
     assert sha256 == {"model.gguf": hashlib.sha256(content).hexdigest()}
@@ -107,7 +108,7 @@ async def test_two_objects_with_one_path(paths: tuple[str, ...], tmp_path: Path)
 
 async def test_full_disk_is_seen_before_the_download(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     manifest = await inspect(f"file://{source}", OPTIONS)
-    monkeypatch.setattr(fetch_module, "_free_bytes", lambda _folder: 1000)
+    monkeypatch.setattr(volume, "free_bytes", lambda _folder: 1000)
     with pytest.raises(DiskFull, match=r"disk full: \d+ bytes needed below .*, 1000 free"):
         await fetch(manifest, tmp_path / "out", ignore)
     assert list((tmp_path / "out").iterdir()) == []
@@ -125,7 +126,7 @@ async def test_disk_that_fills_up_in_the_middle(source: Path, tmp_path: Path, mo
 
     monkeypatch.setattr(os, "pwrite", write)
     with pytest.raises(DiskFull, match="No space left on device"):
-        await fetch(manifest, tmp_path / "out", ignore, chunk_bytes=16384)
+        await fetch(manifest, tmp_path / "out", ignore, options=FetchOptions(chunk_bytes=16384))
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from standby.artifacts.gguf import MAX_HEADER_BYTES, GgufHeader, parse_gguf
+from standby.artifacts.gguf import MAX_HEADER_BYTES, parse_gguf
+from standby.artifacts.gguf_header import GgufHeader, SplitPart
 from standby.domain.errors import UnsupportedArtifact
-from support.gguf_builder import KEYS, gguf, header, text
+from support.gguf_builder import KEYS, Value, gguf, header, text
 from support.real_model import real_model_path
 
 
@@ -39,6 +41,8 @@ def test_real_model() -> None:
     assert facts.has_chat_template
     assert facts.has_tokenizer
     assert found.required_bytes == path.stat().st_size
+    assert facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 2
+    assert (facts.tensor_count, facts.dtypes[0]) == (272, "Q4_1")
 
 
 def test_small_model() -> None:
@@ -51,7 +55,35 @@ def test_small_model() -> None:
         "quantisation": "F16",
         "has_chat_template": True,
         "has_tokenizer": True,
+        "tensor_count": 1,
+        "dtypes": ("F16",),
+        "kv_bytes_per_token": None,
     }
+
+
+SHAPE: Mapping[str, Value] = {"llama.block_count": 2, "llama.embedding_length": 64, "llama.attention.head_count": 8}
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({}, 2 * 8 * (8 + 8) * 2),
+        ({"llama.attention.head_count_kv": 2}, 2 * 2 * (8 + 8) * 2),
+        ({"llama.attention.head_count_kv": 2, "llama.attention.key_length": 16}, 2 * 2 * (16 + 8) * 2),
+        ({"llama.attention.head_count_kv": [2, 4]}, (2 + 4) * (8 + 8) * 2),
+        ({"llama.attention.kv_lora_rank": 512}, None),
+        ({"llama.attention.head_count": 0}, None),
+        ({"llama.embedding_length": 0}, None),
+    ],
+)
+def test_key_value_cache(more: Mapping[str, Value], expected: int | None) -> None:
+    """Grouped heads make the cache smaller; an architecture that stores something else has no figure."""
+    assert parse(gguf({**KEYS, **SHAPE, **more})).facts().kv_bytes_per_token == expected
+
+
+def test_part_of_a_split_model_says_so() -> None:
+    part = parse(gguf({**KEYS, "split.count": 3, "split.no": 1, "split.tensors.count": 9}))
+    assert part.split == SplitPart(number=1, count=3, tensor_count=9)
 
 
 def test_quantisation_without_file_type_is_that_of_most_parameters() -> None:
@@ -76,13 +108,18 @@ def test_every_truncation_is_refused() -> None:
         (b"GGUF" + struct.pack("<IQQ", 3, 0, 0) + bytes(100), "0 tensors"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1, 1 << 60) + bytes(100), "keys, more than"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1 << 60, 1) + bytes(100), "tensors, allowed"),
-        (gguf({**KEYS, "split.count": 3, "split.no": 1}), "part 1 of 3 of a split model"),
         (gguf({**KEYS, "general.alignment": 7}), "alignment 7"),
         (gguf({**KEYS, "general.alignment": "32"}), "not a whole number"),
         (gguf({**KEYS, "split.count": "many"}), "not a whole number"),
         (header({}, [("w", (1,) * 5, 1, 0)]) + bytes(100), "5 dimensions"),
         (header({}, [("w", (1 << 62, 1 << 62), 1, 0)]) + bytes(100), "truncated GGUF"),
-        (header({}, [("w", (1,), 1, 1 << 62)]) + bytes(100), "truncated GGUF"),
+        (header({}, [("w", (1,), 1, 1 << 62)]) + bytes(100), "lies at offset 4611686018427387904, the one before it ends at 0"),
+        (
+            header({}, [("w", (1,), 1, 0), ("v", (1,), 1, 64)]) + bytes(200),
+            "'v' lies at offset 64, the one before it ends at 32",
+        ),
+        (header({}, [("w", (1,), 1, 0), ("w", (1,), 1, 32)]) + bytes(200), "tensor 'w' is there twice"),
+        (header({}, [("w", (33,), 2, 0)]) + bytes(200), "rows of 33 are no multiple of Q4_0's block 32"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1, 2) + (text("a") + struct.pack("<II", 4, 1)) * 2, "there twice"),
         (b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("a") + struct.pack("<I", 99), "unknown type 99"),
         (b"GGUF" + struct.pack("<IQQQ", 3, 1, 1, 2) + b"\xff\xfe" + bytes(50), "not UTF-8"),

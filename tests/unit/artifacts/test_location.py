@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from standby.artifacts.location import checked_path, parse_file, parse_s3, scheme_of
+from standby.artifacts.location import archive_name, checked_path, parse_file, parse_s3, scheme_of
 from standby.artifacts.s3 import endpoint_of, open_store
 from standby.artifacts.sources import open_source
 from standby.domain.errors import InvalidInput, SourceUnreachable, UnsupportedArtifact
@@ -71,10 +71,10 @@ def test_endpoint_of_the_options_comes_first() -> None:
     assert endpoint_of(SourceOptions(), {}) is None
 
 
-def test_missing_credentials_are_named_at_once() -> None:
+async def test_missing_credentials_are_named_at_once() -> None:
     options = SourceOptions(endpoint_url="http://127.0.0.1:9")
     with pytest.raises(SourceUnreachable, match="AWS_ACCESS_KEY_ID is not set"):
-        open_source("s3://bucket/x", options, environment={})
+        await open_source("s3://bucket/x", options, environment={}).list()
 
 
 def test_anonymous_needs_no_credentials() -> None:
@@ -85,4 +85,11 @@ def test_anonymous_needs_no_credentials() -> None:
 def test_unusable_endpoint_url() -> None:
     options = SourceOptions(endpoint_url="not a url", anonymous=True)
     with pytest.raises(InvalidInput, match="not a url"):
+        open_source("s3://bucket/x", options, environment={})
+    with pytest.raises(InvalidInput, match="not a url"):
         open_store("bucket", options, environment={})
+
+
+@pytest.mark.parametrize(("path", "expected"), [("m.tar.gz", True), ("M.TGZ", True), ("m.tar", True), ("m.gz", False)])
+def test_archives_are_known_by_name(path: str, expected: bool) -> None:
+    assert archive_name(path) is expected

@@ -12,11 +12,12 @@ from standby.domain.errors import InvalidInput
 from standby.domain.events import ComponentNotice, EndpointChanged
 from standby.domain.instance import InstanceState
 from standby.domain.model import EngineKind, ModelFormat
+from standby.domain.serving import PREFERENCE
 from standby.gateway.api.events import Inbox
-from standby.gateway.api.models import choose_engine
+from standby.gateway.api.registration import choose_engine
 from standby.gateway.api.responses import plain
 from standby.gateway.api.views import endpoint_view
-from support.builders import TENANT, a_config, a_manifest, a_model, an_endpoint, an_instance
+from support.builders import TENANT, a_config, a_manifest, an_endpoint, an_instance
 
 
 def test_an_endpoint_without_instances_is_cold() -> None:
@@ -54,12 +55,19 @@ def test_infinity_becomes_a_word_that_json_knows() -> None:
     assert json.loads(json.dumps(policy, allow_nan=False)) == policy
 
 
-def test_the_format_chooses_the_engine() -> None:
-    assert choose_engine(None, a_manifest(format=ModelFormat.GGUF)) is EngineKind.LLAMA_CPP
-    assert choose_engine(None, a_manifest(format=ModelFormat.SAFETENSORS)) is EngineKind.VLLM
-    assert choose_engine(EngineKind.TENSORRT_LLM, a_manifest(format=ModelFormat.SAFETENSORS)) is EngineKind.TENSORRT_LLM
-    with pytest.raises(InvalidInput, match="engine 'vllm' cannot serve a model of format 'gguf'; choose one of: llama_cpp"):
-        choose_engine(EngineKind.VLLM, a_model().manifest)
+def test_the_first_engine_that_can_is_chosen() -> None:
+    gguf = a_manifest(refusals={EngineKind.VLLM: "it reads no GGUF", EngineKind.TENSORRT_LLM: "nor does it"})
+    other = a_manifest(format=ModelFormat.SAFETENSORS, refusals={EngineKind.LLAMA_CPP: "no", EngineKind.VLLM: "mlx"})
+    nobody = a_manifest(format=ModelFormat.SAFETENSORS, refusals=dict.fromkeys(PREFERENCE, "no tokenizer"))
+
+    assert choose_engine(None, gguf) is EngineKind.LLAMA_CPP
+    assert choose_engine(None, other) is EngineKind.TENSORRT_LLM
+    assert choose_engine(EngineKind.FAKE, nobody) is EngineKind.FAKE
+    assert choose_engine(None, nobody) in nobody.refusals
+    with pytest.raises(InvalidInput, match="'vllm' cannot serve this model: it reads no GGUF; choose one of: llama_cpp"):
+        choose_engine(EngineKind.VLLM, gguf)
+    with pytest.raises(InvalidInput, match="no tokenizer; no engine can serve this model as it is"):
+        choose_engine(EngineKind.VLLM, nobody)
 
 
 def changed(number: int, tenant: str = TENANT, endpoint: str = "e") -> EndpointChanged:

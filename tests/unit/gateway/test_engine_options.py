@@ -7,7 +7,7 @@ import pytest
 from standby.domain.errors import InvalidInput
 from standby.domain.model import EngineKind
 from standby.domain.node import MemoryLedger, Node
-from standby.gateway.api.models import check_options
+from standby.gateway.api.registration import check_options
 
 pytestmark = pytest.mark.decision
 

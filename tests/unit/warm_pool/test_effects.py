@@ -17,6 +17,7 @@ from standby.warm_pool.door import Door
 from standby.warm_pool.effects import Effects
 from standby.warm_pool.ledger import Ledger
 from standby.warm_pool.memory import MemoryDesk
+from standby.warm_pool.warming import Warmed
 from support.builders import an_assignment
 
 
@@ -88,19 +89,20 @@ class Rig:
 
 
 class _Cache:
-    async def ensure(self, *_arguments: Any) -> Path:
+    async def ensure(self, *_arguments: Any, **_options: Any) -> Path:
         return Path("artifact")
 
-    async def warm(self, _digest: str) -> None: ...
+    async def warm(self, _digest: str) -> Warmed:
+        return Warmed(0)
 
     async def chill(self, _digest: str) -> None: ...
 
     def locate(self, _digest: str) -> Path:
         return Path("artifact")
 
-    def pin(self, _digest: str) -> None: ...
+    def pin(self, _digest: str, _user: str) -> None: ...
 
-    def unpin(self, _digest: str) -> None: ...
+    def unpin(self, _digest: str, _user: str) -> None: ...
 
 
 async def test_memory_and_the_next_start_wait_for_the_end_of_the_failed_engine() -> None:

@@ -19,6 +19,7 @@ from standby.warm_pool.cache import ArtifactCache
 from standby.warm_pool.door import Door
 from standby.warm_pool.managed import Managed
 from standby.warm_pool.memory import MemoryDesk
+from standby.warm_pool.stored_keys import OpenerFor, as_found
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +41,7 @@ class Effects:
     wall: Callable[[], float]
     stop_grace_s: float
     probe_limit_s: float
+    opener_for: OpenerFor = as_found
 
     def carry_out(self, managed: Managed, effect: life.Effect) -> None:  # noqa: C901, PLR0912 - one line for each effect
         """Start ``effect``; never waits."""
@@ -90,13 +92,15 @@ class Effects:
     # ---- what takes time ---------------------------------------------------------------------------------------
 
     async def _fetch(self, managed: Managed) -> None:
-        manifest = managed.assignment.model.manifest
+        tenant, manifest = managed.assignment.tenant, managed.assignment.model.manifest
         # Pinned first: between the end of a fetch and a later pin another artifact's fetch might evict this one.
         if not managed.pinned:
-            self.cache.pin(managed.digest)
+            self.cache.pin(managed.digest, managed.id)
             managed.pinned = True
         try:
-            await self.cache.ensure(manifest, lambda done, total: self.progressed(managed, done, total))
+            # What is here already needs no keys: it wakes also while the bus that holds them is away.
+            opener = None if self.cache.locate(managed.digest) is not None else await self.opener_for(tenant, manifest)
+            await self.cache.ensure(manifest, lambda done, total: self.progressed(managed, done, total), opener=opener)
         except StandbyError as error:
             self.post(managed.id, life.FetchFailed(failure_of(error)))
             return
@@ -104,7 +108,9 @@ class Effects:
 
     async def _warm(self, managed: Managed) -> None:
         try:
-            await self.cache.warm(managed.digest)
+            warmed = await self.cache.warm(managed.digest)
+            if warmed.skipped:
+                _log.warning("the pages of %s were not read ahead: %s", managed.digest[:12], warmed.skipped)
         except (StandbyError, OSError) as error:
             _log.warning("the pages of %s were not read ahead: %s", managed.digest[:12], error)
 
@@ -244,7 +250,7 @@ class Effects:
         self.door.remove(managed.id)
         self.memory.release(managed)
         if managed.pinned:
-            self.cache.unpin(managed.digest)
+            self.cache.unpin(managed.digest, managed.id)
             managed.pinned = False
         self.forgotten(managed)
         if not any(other.digest == managed.digest for other in self.memory.instances.values()):
@@ -260,7 +266,7 @@ class Effects:
             epoch=managed.life.run,
             kind=assignment.model.engine,
             model_dir=folder,
-            model_files=tuple(item.path for item in assignment.model.manifest.objects),
+            model_files=tuple(item.path for item in assignment.model.manifest.files),
             served_name=assignment.served_name,
             slots=assignment.slots,
             options=dict(assignment.model.engine_options),

@@ -34,8 +34,11 @@ class EvictionPlan:
     reason: str
 
 
-def plan_eviction(candidates: Sequence[Candidate], room: Room, incoming: int) -> EvictionPlan:
+def plan_eviction(candidates: Sequence[Candidate], room: Room, incoming: int, to_write: int | None = None) -> EvictionPlan:
     """Return what to evict so that ``incoming`` bytes fit under the cap and on the disk: least recently used first.
+
+    ``to_write`` is what the disk has to take on the way, when that is not ``incoming``: more for an archive that is
+    unpacked beside itself, less for a download that was begun before.
 
     Pinned artifacts never go. When the rest does not suffice nothing goes: a cache emptied for nothing would make the
     next activation slow as well.
@@ -43,7 +46,7 @@ def plan_eviction(candidates: Sequence[Candidate], room: Room, incoming: int) ->
     if incoming > room.capacity:
         return EvictionPlan(False, (), f"{incoming} bytes are more than the cache's cap of {room.capacity} bytes")
     used = sum(candidate.bytes for candidate in candidates) + room.reserved
-    missing = max(used + incoming - room.capacity, incoming - room.disk_free)
+    missing = max(used + incoming - room.capacity, (incoming if to_write is None else to_write) - room.disk_free)
     if missing <= 0:
         return EvictionPlan(True, (), f"{incoming} bytes fit: {used} of {room.capacity} bytes are used")
     victims, freed = _least_recently_used(candidates, missing)

@@ -20,6 +20,8 @@ from typing import Final
 import prometheus_client
 import uvloop
 
+from standby.artifacts.fetch import FetchOptions
+from standby.artifacts.pace import Pacer
 from standby.bus.connection import Bus
 from standby.bus.events import EventLog
 from standby.bus.mirror import Mirror
@@ -31,6 +33,7 @@ from standby.domain.events import ComponentNotice
 from standby.domain.instance import InstanceState
 from standby.domain.model import EngineKind
 from standby.domain.node import Node
+from standby.host.sealing import SealingKey
 from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
 from standby.runtime.engines.registry import EngineRegistry
 from standby.runtime.process_ledger import ProcessLedger
@@ -39,15 +42,20 @@ from standby.warm_pool.agent import Agent
 from standby.warm_pool.announcer import Announcer
 from standby.warm_pool.boots import first_epoch
 from standby.warm_pool.cache import ArtifactCache
+from standby.warm_pool.cache_options import CacheOptions
 from standby.warm_pool.door import Door
 from standby.warm_pool.effects import Effects
 from standby.warm_pool.ledger import Ledger
 from standby.warm_pool.managed import measure
 from standby.warm_pool.memory import MemoryDesk
+from standby.warm_pool.orders import CacheOrders
 from standby.warm_pool.run_dir import run_dir
 from standby.warm_pool.settings import NodeSettings
+from standby.warm_pool.stored_keys import StoredKeys
 
 _log = logging.getLogger(__name__)
+
+RESIDENCY_S: Final = 10.0
 
 _OPTION_NAMES: Final = MappingProxyType({EngineKind.LLAMA_CPP: tuple(LlamaCppOptions.model_fields)})
 
@@ -127,7 +135,7 @@ async def node(settings: NodeSettings, bus_settings: BusSettings) -> AsyncIterat
 async def _parts(
     settings: NodeSettings, bus: Bus, tables: Tables, events: EventLog, processes: ProcessLedger
 ) -> AsyncIterator[NodeParts]:
-    cache = ArtifactCache(settings.state_dir / "cache", settings.cache_bytes)
+    cache = ArtifactCache(settings.state_dir / "cache", settings.cache_bytes, _cache_options(settings))
     await cache.open()
     registry = EngineRegistry.discover(processes)
     announcer = Announcer(tables)
@@ -157,11 +165,14 @@ async def _parts(
         wall=time.time,
         stop_grace_s=settings.stop_grace_s,
         probe_limit_s=settings.probe_limit_s,
+        opener_for=StoredKeys(tables.credentials, _sealing(settings)).opener_for,
     )
     await _forget_earlier_instances(tables, settings.node_name)
     mirror = Mirror(tables.assignments, agent.assignment_changed, prefix=f"{settings.node_name}.")
     beats = Heart(settings, agent, announcer, cache, memory, registry)
-    tasks = [asyncio.create_task(work) for work in (agent.run(), agent.run_outbox(), announcer.run(), beats.run(bus))]
+    orders = await CacheOrders(settings.node_name, cache).serve(bus)
+    works = (agent.run(), agent.run_outbox(), announcer.run(), beats.run(bus), _watch_pages(cache))
+    tasks = [asyncio.create_task(work) for work in works]
     if settings.metrics_port is not None:
         prometheus_client.start_http_server(settings.metrics_port, "127.0.0.1", metrics.REGISTRY)
     try:
@@ -171,6 +182,7 @@ async def _parts(
         yield NodeParts(agent, announcer, mirror, door, agent.door)
     finally:
         await mirror.stop()
+        await orders.unsubscribe()
         await door.stop()
         for task in tasks:
             task.cancel()
@@ -238,6 +250,29 @@ class Heart:
         metrics.RESIDENT_BYTES.labels(name).set(record.memory.resident)
         metrics.RESERVED_BYTES.labels(name).set(record.memory.reserved)
         metrics.CACHE_BYTES.labels(name).set(record.cache_bytes)
+
+
+def _sealing(settings: NodeSettings) -> SealingKey | None:
+    """Return the key that opens the tenants' stored credentials, if this node has one. Raises ConfigurationError."""
+    return None if settings.secrets_key is None else SealingKey.parse(settings.secrets_key.get_secret_value())
+
+
+def _cache_options(settings: NodeSettings) -> CacheOptions:
+    return CacheOptions(
+        fetch=FetchOptions(pacer=Pacer(settings.fetch_bytes_per_s)),
+        warm_pacer=Pacer(settings.warm_bytes_per_s),
+        warm_reserve_bytes=settings.warm_reserve_bytes,
+    )
+
+
+async def _watch_pages(cache: ArtifactCache) -> None:
+    """Measure every few seconds what of the cache is in memory, until cancelled."""
+    while True:
+        try:
+            await cache.measure()
+        except OSError as error:
+            _log.warning("the page cache cannot be measured: %s", error)
+        await asyncio.sleep(RESIDENCY_S)
 
 
 async def _listen(door: Door, settings: NodeSettings) -> tuple[str, int]:

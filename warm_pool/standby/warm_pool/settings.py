@@ -23,6 +23,9 @@ class NodeSettings(Settings):
 
     node_name: str = Field(default_factory=_default_name, pattern=NAME_PATTERN)
     node_token: SecretStr = Field(description="secret shared with the gateways")
+    secrets_key: SecretStr | None = Field(
+        default=None, description="32 bytes in URL-safe base64 that seal tenants' store credentials, shared with the gateways"
+    )
     state_dir: Path = Field(description="artifact cache, engine sockets and logs; survives restarts")
     door_host: str = Field(default="127.0.0.1", description="address that gateways can reach; plain HTTP, keep it private")
     door_port: int = Field(default=0, ge=0, le=65535, description="0: any free port")
@@ -32,6 +35,13 @@ class NodeSettings(Settings):
         description="host memory for engines",
     )
     cache_bytes: int = Field(default=100 * 1024**3, ge=1, description="cap of the artifact cache")
+    fetch_bytes_per_s: int | None = Field(default=None, ge=1, description="cap of all downloads together; None: no cap")
+    warm_bytes_per_s: int | None = Field(default=None, ge=1, description="cap of reading models ahead; None: no cap")
+    warm_reserve_bytes: int = Field(
+        default_factory=lambda: int(psutil.virtual_memory().total * 0.05),
+        ge=0,
+        description="available memory that reading models ahead leaves",
+    )
     heartbeat_s: float = Field(default=2.0, gt=0)
     stop_grace_s: float = Field(default=10.0, ge=0, description="from TERM to KILL of an engine's process group")
     probe_limit_s: float = Field(default=30.0, gt=0)

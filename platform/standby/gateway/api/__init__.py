@@ -1,1 +1,1 @@
-"""The control routes below ``/api/v1``: models, endpoints, keys, nodes, events."""
+"""The control routes below ``/api/v1``: models, credentials, endpoints, nodes, caches, keys, events."""

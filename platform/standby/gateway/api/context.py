@@ -12,6 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from standby.artifacts.credentials import Credentials
+from standby.artifacts.data_source import SourceHint
 from standby.artifacts.inspection import inspect
 from standby.bus.connection import Bus
 from standby.bus.events import EventLog
@@ -26,6 +28,7 @@ from standby.domain.names import check_name, key
 from standby.domain.node import Node
 from standby.gateway.api.responses import error_response
 from standby.gateway.keys import TENANT_HEADER, KeyRing, acting_tenant, authenticate
+from standby.host.sealing import SealingKey
 
 _VISIBLE_WITHIN_S: Final = 1.0
 _VISIBLE_STEP_S: Final = 0.005
@@ -54,6 +57,15 @@ class Copies:
     nodes: Copy[Node]
 
 
+class Inspect(Protocol):
+    """The shape of standby.artifacts.inspection.inspect."""
+
+    def __call__(
+        self, uri: str, options: SourceOptions, *, credentials: Credentials | None = None, hint: SourceHint | None = None
+    ) -> Awaitable[Manifest]:
+        """Return the manifest of what lies at ``uri`` now."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiContext:
     """Everything that the control routes need; the gateway's app makes one.
@@ -70,7 +82,9 @@ class ApiContext:
     source: str
     now: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic
-    inspect: Callable[[str, SourceOptions], Awaitable[Manifest]] = inspect
+    inspect: Inspect = inspect
+    # Opens and seals the tenants' keys for stores; without it none can be stored.
+    sealing: SealingKey | None = None
     heartbeat_s: float = 10.0
     # Whether tenants, too, may register file:// sources and other stores; administrators always may.
     open_sources: bool = False

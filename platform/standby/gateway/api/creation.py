@@ -10,12 +10,15 @@ from pydantic import Field, model_validator
 
 from standby.bus.tables import Entry
 from standby.domain.endpoint import DEFAULT_VARIANT, Endpoint, EndpointConfig, EndpointStatus, ScalePolicy, Variant
-from standby.domain.errors import Conflict, ModelNotFound, RevisionConflict
+from standby.domain.errors import Conflict, InvalidInput, ModelNotFound, RevisionConflict, UnsupportedArtifact
 from standby.domain.events import EndpointChanged
+from standby.domain.model import Model
 from standby.domain.names import check_name, check_served_name, key
+from standby.domain.serving import engine_for
 from standby.domain.values import Value
 from standby.gateway.api.context import ApiContext, Call, missing, visible
 from standby.gateway.api.responses import read_body
+from standby.gateway.api.usage import require_weights
 
 _CONFIG_ATTEMPTS: Final = 8
 
@@ -25,16 +28,18 @@ class VariantBody(Value):
 
     name: str = DEFAULT_VARIANT
     model: str
+    weights: str | None = None
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     memory_mb: int | None = Field(default=None, ge=128)
     policy: ScalePolicy | None = None
 
 
 class EndpointBody(Value):
-    """Body of a creation: ``model`` for one variant, or ``variants``."""
+    """Body of a creation: ``model``, with one of its named ``weights`` if wanted, for one variant; or ``variants``."""
 
     name: str
     model: str | None = None
+    weights: str | None = None
     variants: tuple[VariantBody, ...] = ()
     served_name: str | None = None
     memory_mb: int | None = Field(default=None, ge=128)
@@ -44,6 +49,9 @@ class EndpointBody(Value):
     def _one_of_two(self) -> EndpointBody:
         if (self.model is None) == (not self.variants):
             msg = "give either 'model' or 'variants'"
+            raise ValueError(msg)
+        if self.weights is not None and self.model is None:
+            msg = "give 'weights' inside the variant"
             raise ValueError(msg)
         names = [item.name for item in self.variants]
         if len(set(names)) != len(names):
@@ -60,11 +68,12 @@ class EndpointBody(Value):
     def resolved(self) -> tuple[Variant, ...]:
         """Return the variants as they are stored."""
         if self.model is not None:
-            return (Variant(model=self.model, memory_mb=self.memory_mb, policy=self.policy),)
+            return (Variant(model=self.model, weights=self.weights, memory_mb=self.memory_mb, policy=self.policy),)
         return tuple(
             Variant(
                 name=item.name,
                 model=item.model,
+                weights=item.weights,
                 weight=item.weight,
                 memory_mb=item.memory_mb or self.memory_mb,
                 policy=item.policy or self.policy,
@@ -76,7 +85,8 @@ class EndpointBody(Value):
 async def create(call: Call) -> Endpoint:
     """Create the endpoint that the request's body describes.
 
-    Raises InvalidInput, ModelNotFound, and Conflict where the name or the served name is taken.
+    Raises InvalidInput, ModelNotFound, UnsupportedArtifact where no engine can serve the model, and Conflict where the name
+    or the served name is taken.
     """
     body = await read_body(call.request, EndpointBody)
     check_name("endpoint", body.name)
@@ -110,8 +120,24 @@ async def announce(context: ApiContext, endpoint: Endpoint) -> None:
 async def _check_models(call: Call, variants: tuple[Variant, ...]) -> None:
     for variant in variants:
         check_name("model", variant.model)
-        if await call.context.tables.models.get(key(call.tenant, variant.model)) is None:
+        entry = await call.context.tables.models.get(key(call.tenant, variant.model))
+        if entry is None:
             raise missing(ModelNotFound, "model", variant.model)
+        _check_servable(entry.value, variant.weights)
+
+
+def _check_servable(model: Model, weights: str | None) -> None:
+    """Raise UnsupportedArtifact where no engine can serve what is asked for, InvalidInput for unknown weights."""
+    manifest = model.manifest if weights is None else require_weights(model, weights)
+    if engine_for(model, manifest) not in manifest.refusals:
+        return
+    what = f"model {model.name!r}" if weights is None else f"weights {weights!r} of model {model.name!r}"
+    reasons = "; ".join(f"{kind.value}: {reason}" for kind, reason in manifest.refusals.items())
+    able = [name for name, other in sorted(model.weights.items()) if engine_for(model, other) not in other.refusals]
+    raise UnsupportedArtifact(
+        f"no engine can serve {what}: {reasons}",
+        remedy=f"choose other weights: {', '.join(able)}" if able else "register the model in a form that an engine can serve",
+    )
 
 
 async def _check_names_free(call: Call, name: str, served_name: str, *, except_for: int | None = None) -> None:
@@ -175,7 +201,7 @@ async def _store_endpoint(call: Call, name: str, served_name: str, number: int) 
         # may, never neither.
         await _check_names_free(call, name, served_name, except_for=revision)
         await _check_models(call, (await _stored_variants(call, config_key)))
-    except (Conflict, ModelNotFound):
+    except (Conflict, ModelNotFound, InvalidInput, UnsupportedArtifact):
         await table.delete(record_key, revision)
         await call.context.tables.endpoint_configs.delete(config_key)
         raise

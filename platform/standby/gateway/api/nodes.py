@@ -13,7 +13,7 @@ from standby.domain.errors import BusUnavailable
 from standby.domain.instance import Instance
 from standby.gateway.api.context import ApiRoute, Call
 from standby.gateway.api.responses import json_response
-from standby.gateway.api.views import instance_view, node_view
+from standby.gateway.api.views import instance_view, models_by_digest, node_view
 
 
 async def list_instances(call: Call) -> Response:
@@ -31,7 +31,8 @@ async def list_nodes(call: Call) -> Response:
     copies = call.context.copies
     counts = Counter(entry.value.node for entry in copies.instances.entries.values())
     nodes = sorted((entry.value for entry in copies.nodes.entries.values()), key=lambda item: item.name)
-    return json_response({"nodes": [node_view(node, counts[node.name]) for node in nodes]})
+    models = models_by_digest(entry.value for entry in copies.models.entries.values())
+    return json_response({"nodes": [node_view(node, counts[node.name], models) for node in nodes]})
 
 
 async def status(call: Call) -> Response:

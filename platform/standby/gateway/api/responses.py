@@ -66,7 +66,8 @@ async def read_body(request: Request, form: type[Body]) -> Body:
     try:
         return form.model_validate(content)
     except ValidationError as error:
-        raise InvalidInput(f"the body is not valid: {_faults(error)}", remedy="correct the named fields") from error
+        faults = _faults(error, with_values=not _holds_secrets(form))
+        raise InvalidInput(f"the body is not valid: {faults}", remedy="correct the named fields") from None
 
 
 async def _read_limited(request: Request) -> bytes:
@@ -83,10 +84,14 @@ async def _read_limited(request: Request) -> bytes:
     return b"".join(chunks)
 
 
-def _faults(error: ValidationError) -> str:
+def _holds_secrets(form: type[BaseModel]) -> bool:
+    return any("SecretStr" in str(field.annotation) for field in form.model_fields.values())
+
+
+def _faults(error: ValidationError, *, with_values: bool) -> str:
     faults = []
     for part in error.errors(include_url=False):
         field = ".".join(str(step) for step in part["loc"]) or "body"
-        given = "" if part["type"] == "missing" else f" (got {str(part['input'])[:80]!r})"
+        given = "" if part["type"] == "missing" or not with_values else f" (got {str(part['input'])[:80]!r})"
         faults.append(f"{field}: {part['msg']}{given}")
     return "; ".join(faults)

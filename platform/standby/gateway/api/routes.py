@@ -8,10 +8,18 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from standby.domain.errors import NotFound
-from standby.gateway.api import endpoints, events, keys, models, nodes
+from standby.gateway.api import cache, credentials, endpoints, events, keys, models, nodes
 from standby.gateway.api.context import ApiContext, ApiRoute, Call, guarded
 
-TABLE: Final = (*models.ROUTES, *endpoints.ROUTES, *nodes.ROUTES, *keys.ROUTES, *events.ROUTES)
+TABLE: Final = (
+    *models.ROUTES,
+    *credentials.ROUTES,
+    *endpoints.ROUTES,
+    *nodes.ROUTES,
+    *cache.ROUTES,
+    *keys.ROUTES,
+    *events.ROUTES,
+)
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 

@@ -9,8 +9,9 @@ from standby.domain.access import ApiKey
 from standby.domain.durations import format_duration
 from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Failure
 from standby.domain.instance import Instance, InstanceState, Rung
-from standby.domain.model import Model
-from standby.domain.node import Node
+from standby.domain.model import EngineKind, Manifest, Model
+from standby.domain.node import CachedArtifact, Node
+from standby.domain.serving import PREFERENCE, engine_for
 
 # Of two instances at the same rung, the one that is climbing says more about what the caller waits for.
 _CLIMBING: Final = frozenset({InstanceState.FETCHING, InstanceState.STARTING, InstanceState.PROBING, InstanceState.WAKING})
@@ -33,25 +34,71 @@ _DOING: Final[Mapping[InstanceState, str]] = {
 
 
 def model_view(model: Model, *, objects: bool) -> dict[str, Any]:
-    """Return a model as callers see it; ``objects`` lists every object of the manifest, else only their number."""
-    manifest = model.manifest
-    view = {
+    """Return a model as callers see it; ``objects`` lists every object of the manifest, else only their number.
+
+    ``engine`` None: no engine can serve it; ``engines`` says why.
+    """
+    return {
         "name": model.name,
         "tenant": model.tenant,
-        "engine": model.engine,
+        "engine": _able(model.engine, model.manifest),
         "engine_options": dict(model.engine_options),
+        **manifest_view(model.manifest, objects=objects),
+        "weights": {
+            name: {
+                "engine": _able(engine_for(model, manifest), manifest),
+                **manifest_view(manifest, objects=objects),
+            }
+            for name, manifest in sorted(model.weights.items())
+        },
+        "created_at": model.created_at,
+    }
+
+
+def manifest_view(manifest: Manifest, *, objects: bool) -> dict[str, Any]:
+    """Return what was taken from a source, with each engine's verdict."""
+    archive = manifest.archive
+    view: dict[str, Any] = {
         "format": manifest.format,
         "source_uri": manifest.source_uri,
         "source": manifest.source,
         "digest": manifest.digest,
         "bytes": manifest.total_bytes,
         "object_count": len(manifest.objects),
+        "archive": None
+        if archive is None
+        else {
+            "compression": archive.compression,
+            "wrapper": archive.wrapper,
+            "member_count": len(archive.members),
+            "bytes": archive.total_bytes,
+        },
         "facts": manifest.facts,
-        "created_at": model.created_at,
+        "engines": [
+            {"engine": kind, "serves": kind not in manifest.refusals, "reason": manifest.refusals.get(kind, "")}
+            for kind in PREFERENCE
+        ],
+        "notes": manifest.notes,
     }
     if objects:
         view["objects"] = manifest.objects
+        view["members"] = [] if archive is None else archive.members
     return view
+
+
+def models_by_digest(models: Iterable[Model]) -> dict[str, list[str]]:
+    """Return for each version the models that are it, as administrators see them: ``tenant/name``, ``tenant/name (q4)``."""
+    found: dict[str, list[str]] = {}
+    for model in models:
+        named = [("", model.manifest), *((f" ({name})", manifest) for name, manifest in model.weights.items())]
+        for suffix, manifest in named:
+            found.setdefault(manifest.digest, []).append(f"{model.tenant}/{model.name}{suffix}")
+    return {digest: sorted(names) for digest, names in found.items()}
+
+
+def artifact_view(artifact: CachedArtifact, models: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return what lies in a node's cache, with the models that are it."""
+    return {**artifact.model_dump(), "models": models.get(artifact.digest, [])}
 
 
 def endpoint_view(
@@ -132,8 +179,10 @@ def failure_view(failure: Failure) -> dict[str, Any]:
     return failure.model_dump()
 
 
-def node_view(node: Node, instances: int) -> dict[str, Any]:
-    """Return a node with the number of its instances; for administrators."""
+def node_view(node: Node, instances: int, models: Mapping[str, list[str]]) -> dict[str, Any]:
+    """Return a node with the number of its instances, and its artifacts with the ``models`` that they are; for
+    administrators.
+    """
     return {
         "name": node.name,
         "door": node.door,
@@ -141,7 +190,7 @@ def node_view(node: Node, instances: int) -> dict[str, Any]:
         "memory": {**node.memory.model_dump(), "free": node.memory.free},
         "cache_bytes": node.cache_bytes,
         "cache_capacity": node.cache_capacity,
-        "artifacts": node.artifacts,
+        "artifacts": [artifact_view(item, models) for item in node.artifacts],
         "costs": {digest: dict(costs) for digest, costs in node.costs.items()},
         "instances": instances,
         "started_at": node.started_at,
@@ -153,6 +202,10 @@ def node_view(node: Node, instances: int) -> dict[str, Any]:
 def key_view(key: ApiKey) -> dict[str, Any]:
     """Return a key as administrators see it: never its digest."""
     return key.model_dump(exclude={"digest", "schema_version"})
+
+
+def _able(engine: EngineKind, manifest: Manifest) -> EngineKind | None:
+    return None if engine in manifest.refusals else engine
 
 
 def _warmth(instance: Instance) -> tuple[int, bool, str]:

@@ -43,7 +43,7 @@ class FakeEngine(ProcessEngine):
 
     def estimate_bytes(self, manifest: Manifest, options: Options, slots: int) -> int:  # noqa: ARG002 - protocol
         """Return the size of the artifact, what it is told to allocate, and a small base."""
-        return manifest.total_bytes + int(options.get("allocate_mib", 0)) * 2**20 + _BASE_BYTES
+        return manifest.unpacked_bytes + int(options.get("allocate_mib", 0)) * 2**20 + _BASE_BYTES
 
     def command(self, spec: EngineSpec, socket: Path, folder: Path) -> Sequence[str]:
         """Write the program's spec and return its command line."""

@@ -66,10 +66,11 @@ class LlamaCpp(ProcessEngine):
     def estimate_bytes(self, manifest: Manifest, options: Options, slots: int) -> int:
         """Weights as mapped, key-value cache of every slot, prompt cache, buffers. An upper estimate, in bytes."""
         parsed = LlamaCppOptions.parse(options)
-        parameters = float(manifest.facts.parameter_count or manifest.total_bytes / _BYTES_PER_PARAMETER)
+        parameters = float(manifest.facts.parameter_count or manifest.unpacked_bytes / _BYTES_PER_PARAMETER)
         context = min(parsed.context, manifest.facts.context_length or parsed.context)
-        per_token = _KV_FACTOR * math.pow(parameters, _KV_POWER) * _KV_BITS[parsed.kv_type] / 16
-        weights = manifest.total_bytes * (2 if parsed.repack else 1)
+        guess = _KV_FACTOR * math.pow(parameters, _KV_POWER)
+        per_token = (manifest.facts.kv_bytes_per_token or guess) * _KV_BITS[parsed.kv_type] / 16
+        weights = manifest.unpacked_bytes * (2 if parsed.repack else 1)
         return round(weights + per_token * context * slots + parsed.prompt_cache_mib * 2**20 + _BASE_BYTES)
 
     def command(self, spec: EngineSpec, socket: Path, folder: Path) -> Sequence[str]:

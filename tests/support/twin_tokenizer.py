@@ -1,0 +1,54 @@
+"""The tokenizer inside a GGUF as the files of the Hugging Face layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gguf
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+
+def write_tokenizer(reader: gguf.GGUFReader, into: Path, *, context_length: int) -> None:
+    """Write ``tokenizer.json`` and ``tokenizer_config.json``, with the chat template, into ``into``.
+
+    Only for the byte-level BPE that llama.cpp calls ``gpt2`` with the splitting that it calls ``smollm``.
+    """
+
+    def value(key: str) -> Any:
+        return reader.fields[f"tokenizer.{key}"].contents()
+
+    kind = value("ggml.model"), value("ggml.pre")
+    assert kind == ("gpt2", "smollm"), f"the twin knows no tokenizer {kind}"
+    tokens: Sequence[str] = value("ggml.tokens")
+    special = [
+        token
+        for token, kind in zip(tokens, value("ggml.token_type"), strict=True)
+        if kind in {gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED}
+    ]
+    _tokenizer(tokens, value("ggml.merges"), special).save(str(into / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": context_length,
+        "bos_token": tokens[value("ggml.bos_token_id")],
+        "eos_token": tokens[value("ggml.eos_token_id")],
+        "unk_token": tokens[value("ggml.unknown_token_id")],
+        "pad_token": tokens[value("ggml.padding_token_id")],
+        "chat_template": value("chat_template"),
+    }
+    (into / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _tokenizer(tokens: Sequence[str], merges: Sequence[str], special: Sequence[str]) -> Tokenizer:
+    pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
+    tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=pairs))
+    # Each digit is a token of its own; the rest is split as GPT-2 does.
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    return tokenizer
