@@ -79,5 +79,5 @@ bench-litellm: $(DEV) nginx ## The same with LiteLLM beside it (installs it into
 	$(BIN)/python tests/benchmarks/bench_proxy.py --litellm $(VENV)/litellm/bin/litellm $(BENCH_ARGS)
 
 clean: ## Remove the environment and every cache.
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis build dist
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

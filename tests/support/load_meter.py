@@ -22,7 +22,7 @@ class Meter:
         self.marks: dict[str, float] = {}
         _reset_peak()
         self._resident = _status()["VmRSS"]
-        self._private = private_bytes()
+        self._memory = memory()
         self._io = _io()
         self._cpu = _cpu()
         self._began = time.perf_counter()
@@ -43,7 +43,7 @@ class Meter:
             "disk_read_bytes": io["read_bytes"],
             "disk_written_bytes": io["write_bytes"],
             "peak_bytes": _status()["VmHWM"] - self._resident,
-            "private_bytes": private_bytes() - self._private,
+            **{f"{name}_bytes": value - self._memory[name] for name, value in memory().items()},
             **{f"{name}_s": value for name, value in self.marks.items()},
         }
 
@@ -59,11 +59,11 @@ def arguments() -> dict[str, Any]:
     return asked
 
 
-def private_bytes() -> int:
-    """Bytes that are this process's alone, by smaps_rollup."""
+def memory() -> dict[str, int]:
+    """Return bytes that only this process maps (``private``) and those that no file on the disk backs (``anonymous``)."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
-    values = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
-    return (values["Private_Clean"] + values["Private_Dirty"]) * 1024
+    values = {name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines)}
+    return {"private": values["Private_Clean"] + values["Private_Dirty"], "anonymous": values["Anonymous"]}
 
 
 def touch(content: memoryview) -> None:

@@ -155,8 +155,9 @@ def _transport(asked: _Asked) -> None:
 
 def _carry(source: Source, ref: ObjectRef, starts: Iterator[int], into: Path) -> None:
     for start in starts:
-        content = source.read_blocking(ref, start, min(CHUNK_BYTES, ref.size - start))
-        volume.write_at(into / ref.path, content, start)
+        at = start
+        for piece in source.pieces(ref, start, min(CHUNK_BYTES, ref.size - start)):
+            at += volume.write_at(into / ref.path, piece, at)
 
 
 def _bare(asked: _Asked) -> None:

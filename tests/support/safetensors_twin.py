@@ -1,7 +1,7 @@
 """The real model of the tests as safetensors: the same weights in the Hugging Face layout, made from its GGUF.
 
 Every weight is dequantised and rounded to bfloat16, so that the twin is a whole model that any engine for that layout can
-serve; 269 MB. What is made is kept below ``build/`` of the checkout, by the GGUF's digest, until ``make clean``.
+serve; 269 MB. What is made is kept below ``.cache/`` of the checkout, by the GGUF's digest, until ``make clean``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from support.twin_tokenizer import write_tokenizer
 
 _FORM: Final = 1
 """Raised with every change of what is made here: what an older form has left is then not used again."""
-_ROOT: Final = Path(__file__).parents[2] / "build" / "twin"
+_ROOT: Final = Path(__file__).parents[2] / ".cache" / "twin"
 _ALIGNED: Final = 8
 _OUTER: Final = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -149,7 +149,7 @@ class _Tensor:
         return tuple(int(length) for length in reversed(self.item.shape))
 
     @property
-    def bytes(self) -> int:
+    def size(self) -> int:
         return int(self.item.n_elements) * 2
 
     def content(self) -> bytes:
@@ -190,17 +190,17 @@ def _write_weights(tensors: Sequence[_Tensor], into: Path, shards: int) -> None:
         name = f"model-{number:05}-of-{shards:05}.safetensors"
         _write_shard(group, into / name)
         weight_map |= {tensor.name: name for tensor in group}
-    total = sum(tensor.bytes for tensor in tensors)
+    total = sum(tensor.size for tensor in tensors)
     _write_json(into / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def _groups(tensors: Sequence[_Tensor], count: int) -> Iterator[list[_Tensor]]:
     """Yield ``count`` neighbourhoods of about the same bytes."""
-    total, before = sum(tensor.bytes for tensor in tensors), 0
+    total, before = sum(tensor.size for tensor in tensors), 0
     groups: list[list[_Tensor]] = [[] for _ in range(count)]
     for tensor in tensors:
         groups[min(count - 1, before * count // total)].append(tensor)
-        before += tensor.bytes
+        before += tensor.size
     assert all(groups), f"{len(tensors)} tensors do not fill {count} shards"
     yield from groups
 

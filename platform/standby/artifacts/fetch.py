@@ -1,8 +1,8 @@
 """Download of a whole artifact: ranged, parallel, pinned to the manifest, hashed, flushed to the disk.
 
-Bytes come and are written in the threads of a crew, a chunk at a time; all counting happens in the event loop. Each write
-opens the file for itself: a cancelled download can then neither write into a file that somebody else has opened since, nor
-keep a descriptor open.
+Bytes come and are written in the threads of a crew, piece by piece of a chunk; all counting happens in the event loop.
+Each write opens the file for itself: a cancelled download can then neither write into a file that somebody else has opened
+since, nor keep a descriptor open.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class FetchOptions:
 
     ``journal`` is a file beside ``into``: with it, what arrived before a failure that may pass is kept there, and the next
     call goes on from it. ``environment`` holds the credentials of the default ``opener``. ``chunk_bytes`` is the most that
-    one request asks for; ``PARALLEL`` of them are held in memory at once. ``backoff`` is how many seconds to wait, more or
-    less, before each further attempt at a chunk.
+    one request asks for, ``PARALLEL`` of them at once; in memory are a few pieces of each. ``backoff`` is how many seconds
+    to wait, more or less, before each further attempt at a chunk.
     """
 
     opener: Opener | None = None
@@ -325,7 +325,11 @@ def _open(environment: Mapping[str, str] | None, manifest: Manifest) -> Source:
 
 
 def _read_and_write(source: Source, chunk: _Chunk, into: Path) -> str:
-    return volume.write_at(into / chunk.ref.path, source.pieces(chunk.ref, chunk.start, chunk.length), chunk.start)
+    checksum, at = volume.Crc(), chunk.start
+    for piece in source.pieces(chunk.ref, chunk.start, chunk.length):
+        at += volume.write_at(into / chunk.ref.path, piece, at)
+        checksum.update(piece)
+    return checksum.hexdigest()
 
 
 def _discard(into: Path, journal: Path | None) -> None:

@@ -220,4 +220,6 @@ def _arguments(data_dir: Path, ports: tuple[int, ...]) -> list[str]:
         f"-filer.port.grpc={filer_grpc}", f"-admin.port={admin}", f"-admin.port.grpc={admin_grpc}",
         "-admin.ui=false", "-webdav=false", "-master.telemetry=false", "-s3.iam=false", "-s3.port.iceberg=0",
         "-s3.port.lance=0", "-s3.autoCreateBucket=false", "-volume.preStopSeconds=0",
+        # Each bucket takes volumes of its own; by default there are as many as free gigabytes, and then no bucket can grow.
+        "-volume.max=4096",
     ]  # fmt: skip

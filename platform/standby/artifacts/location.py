@@ -10,6 +10,9 @@ from urllib.parse import unquote
 
 from standby.domain.errors import InvalidInput, SourceUnreachable, UnsupportedArtifact
 
+PIECE_BYTES: Final = 1 << 20
+"""Of a download, what is in memory at a time for each connection, or twice that."""
+
 _BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.\-]{1,61}[a-z0-9]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f]")
 _MAX_NAME_BYTES: Final = 255

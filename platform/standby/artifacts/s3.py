@@ -14,6 +14,7 @@ import httpx
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import S3Store
+from typing_extensions import Buffer
 
 from standby.artifacts.credentials import Credentials, default_region, find_keys
 from standby.artifacts.location import PIECE_BYTES, S3Location, SourceInterrupted, checked_path
@@ -198,7 +199,7 @@ class S3Source:
         except _FAILURES as error:
             raise self._translated(error, ref.key, pinned=True, begun=True) from None
 
-    def pieces(self, ref: ObjectRef, start: int, length: int) -> Iterator[Bytes]:
+    def pieces(self, ref: ObjectRef, start: int, length: int) -> Iterator[Buffer]:
         """Yield the bytes as they come: they need not be put together, which costs as much as reading them."""
         answer, got = self._answer(ref, start, length), 0
         try:

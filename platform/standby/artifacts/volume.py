@@ -116,21 +116,17 @@ def clone(source: Path, target: Path) -> os.stat_result | None:
         return os.fstat(origin.fileno())
 
 
-def write_at(path: Path, pieces: Iterable[Buffer], start: int) -> str:
-    """Write what comes, one piece after the other, and return its CRC-32 in hex; the file must exist.
+def write_at(path: Path, content: Buffer, start: int) -> int:
+    """Write ``content`` and return its bytes; the file must exist.
 
     It never comes into being here: after a cancelled download its folder is gone, and it stays gone.
     """
-    checksum = Crc()
+    view = memoryview(content)
     with path.open("r+b", buffering=0) as file:
-        for piece in pieces:
-            checksum.update(piece)
-            view = memoryview(piece)
-            while view:
-                written = os.pwrite(file.fileno(), view, start)
-                start += written
-                view = view[written:]
-    return checksum.hexdigest()
+        written = 0
+        while written < view.nbytes:
+            written += os.pwrite(file.fileno(), view[written:], start + written)
+    return written
 
 
 def feed(hasher: Hasher, path: Path, start: int, length: int) -> None:

@@ -17,7 +17,7 @@ from support.fake_engine_spec import fake_spec, running
 async def test_health_that_lies_is_caught_by_the_probe(engine: FakeEngine, run_dir: Path) -> None:
     """Listening is not loaded, and 200 on health is not able to generate (field case B10)."""
     async with running(engine, fake_spec(run_dir, health_lies=True, ready_after_s=60)) as handle:
-        with pytest.raises(ProbeFailed, match="generated no token within 0.5 s"):
+        with pytest.raises(ProbeFailed, match=r"generated no token within 0\.5 s"):
             await engine.probe(handle, 0.5)
 
 
