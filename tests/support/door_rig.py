@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,17 +11,11 @@ from standby.gateway.relay import DoorClient, RelayRequest
 from standby.warm_pool.door import Door, DoorLimits
 from support.raw_http import RawAnswer, RawClient
 from support.upstream import Upstream, echo, upstream
+from support.waiting import until
 
 TOKEN = "node-token"
 INSTANCE = "i-1"
 SLOTS = 4
-
-
-async def until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
-    """Wait until the condition holds; it belongs to another connection, so there is no event to wait for."""
-    async with asyncio.timeout(limit_s):
-        while not condition():
-            await asyncio.sleep(0.002)
 
 
 @dataclass

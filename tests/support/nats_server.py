@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -125,16 +125,6 @@ class Link:
                 writer.write(data)
                 await writer.drain()
         writer.close()
-
-
-async def eventually(condition: Callable[[], bool], *, within_s: float = 10.0, why: str = "condition") -> None:
-    """Return when ``condition()`` holds; fails the test naming ``why`` when it does not within ``within_s`` seconds."""
-    try:
-        async with asyncio.timeout(within_s):
-            while not condition():
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"not within {within_s:g} s: {why}") from None
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +15,8 @@ from typing import Any
 
 import httpx
 import psutil
+
+from support.waiting import until
 
 BIN = Path(sys.executable).parent
 DEADLINE_S = 60.0
@@ -137,7 +139,7 @@ class Up:
             found[:] = (await self.show(endpoint))["instances"]
             return [item["state"] for item in found] == [state]
 
-        await until(resting, f"{endpoint} is {state}")
+        await until(resting, f"{endpoint} is {state}", DEADLINE_S)
         return found[0]
 
 
@@ -159,7 +161,7 @@ async def up(state: Path, more: Mapping[str, str] | None = None, *options: str) 
         return connection.exists()
 
     try:
-        await until(connected, "standby up is ready")
+        await until(connected, "standby up is ready", DEADLINE_S)
         known = json.loads(connection.read_text())
         headers = {"authorization": f"Bearer {known['api_key']}"}
         async with httpx.AsyncClient(base_url=known["url"], headers=headers, timeout=DEADLINE_S, trust_env=False) as api:
@@ -171,12 +173,3 @@ async def up(state: Path, more: Mapping[str, str] | None = None, *options: str) 
         if process.returncode is None:
             process.kill()
             await process.wait()
-
-
-async def until(condition: Callable[[], Awaitable[bool]], what: str, within_s: float = DEADLINE_S) -> None:
-    """Look until ``condition`` holds; fail with ``what`` at the deadline."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + within_s
-    while not await condition():
-        assert loop.time() < deadline, f"not so after {within_s:g} s: {what}"
-        await asyncio.sleep(0.05)

@@ -123,6 +123,9 @@ def _serve(draft: _Draft) -> None:
     for variant in endpoint.config.variants:
         _scale(draft, variant, [p for p in live if p.assignment.variant == variant.name])
     _retire(draft, _drop_lost(draft, outdated), any(p.ready for p in live))
+    # A climb that is given up because nobody asks any more lacks no memory either.
+    left = {action.key for action in draft.actions if isinstance(action, Unassign)}
+    live = [p for p in live if p.key not in left or p.instance is None or not p.instance.refused]
     marked = status.mark(endpoint, live, draft.no_fit)
     if marked is not None:
         draft.actions.append(marked)
@@ -343,7 +346,7 @@ def _idle_since(endpoint: EndpointView, up: Sequence[Placed]) -> float | None:
         seen = placed.instance
         if seen is None:
             continue
-        if not seen.failed:
+        if not placed.failed:
             instants += [seen.rung_at, seen.rung_at if seen.idle_at is None else seen.idle_at]
         elif seen.record.failure is None or seen.record.failure.attempts <= 1:
             # only the first failure: the node's own retries are not activity, or a broken model would never be let go

@@ -139,6 +139,8 @@ class Controller:
             try:
                 if self._uncertain:
                     await self._read_everything()
+                elif self.state.behind:
+                    await self._applier.stamp()
                 await self._decide()
             except BusUnavailable as error:
                 log.warning("a decision could not be written, everything is read again: %s", error)

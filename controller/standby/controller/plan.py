@@ -45,14 +45,6 @@ def plan(view: ClusterView, now: float) -> Plan:
     return _believable(view, Plan(tuple(actions), tuple(decisions), wakes), now)
 
 
-def plan_endpoint(view: ClusterView, key: str, now: float) -> Plan:
-    """Return the plan for one endpoint alone: the short way from a request at zero to a written assignment."""
-    endpoint = view.endpoints.get(key)
-    if not view.connected or endpoint is None:
-        return Plan()
-    return _believable(view, plan_one(endpoint, view, dict(view.promised), now), now)
-
-
 def _registry_empty(view: ClusterView, now: float) -> Plan:
     """No endpoint at all, yet instances run: the registry was lost, and nobody asked to stop everything."""
     reason = (

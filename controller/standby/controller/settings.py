@@ -17,7 +17,9 @@ def _default_name() -> str:
 class ControllerSettings(Settings):
     """Environment variables ``STANDBY_CONTROLLER_*``; times in seconds."""
 
-    controller_name: str = Field(default_factory=_default_name, min_length=1, description="who holds the lease")
+    controller_name: str = Field(
+        default_factory=_default_name, min_length=1, description="name in the lease and in events; unset: host and process id"
+    )
     controller_lease_ttl: float = Field(
         default=5.0, ge=0.5, le=60.0, description="silence after which another controller takes over"
     )

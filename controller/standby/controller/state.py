@@ -68,6 +68,8 @@ class ClusterState:
         self._by_endpoint: dict[str, set[str]] = {}
         self._untaken: set[str] = set()
         self._removed: set[str] = set()
+        self._behind: set[str] = set()
+        self._newest_epoch = 0
         self._instances: dict[str, ObservedInstance] = {}
         self._instances_of: dict[str, set[str]] = {}
         self._nodes: dict[str, ObservedNode] = {}
@@ -135,7 +137,10 @@ class ClusterState:
             gone = self._instances.pop(name, None)
             if gone is not None:
                 owner = key(gone.record.tenant, gone.record.endpoint)
-                self._instances_of.get(owner, set()).discard(name)
+                members = self._instances_of.get(owner, set())
+                members.discard(name)
+                if not members:
+                    self._instances_of.pop(owner, None)
                 self._changed(owner)
             return
         owner = key(after.value.tenant, after.value.endpoint)
@@ -164,7 +169,8 @@ class ClusterState:
 
     def removed_assignment(self, name: str) -> None:
         """Note that we have removed an assignment, so that a late echo of its last value does not revive it."""
-        self._removed.add(name)
+        if name in self.assignments.entries:  # else the removal's own echo has come before its receipt, and nothing is late
+            self._removed.add(name)
         self._forget_assignment(name)
 
     def wrote_endpoint(self, entry: Entry[Endpoint]) -> None:
@@ -175,7 +181,8 @@ class ClusterState:
     def dropped_endpoint(self, name: str, revision: int) -> None:
         """Note that we have removed an endpoint's record, which was at ``revision``."""
         self._own_endpoints.pop(name, None)
-        self._dropped_endpoints[name] = revision
+        if name in self.endpoints.entries:
+            self._dropped_endpoints[name] = revision
 
     def assignment(self, name: str) -> Entry[Assignment] | None:
         """Return the newest known value of an assignment."""
@@ -196,6 +203,14 @@ class ClusterState:
         if entry is not None and entry.revision <= self._dropped_endpoints.get(name, 0):
             return None
         return entry
+
+    @property
+    def behind(self) -> bool:
+        """Whether some assignment bears an older epoch than another: nodes that saw the newer one ignore it.
+
+        A former leader's last write may land after its successor has read and stamped everything.
+        """
+        return bool(self._behind)
 
     def highest_epoch(self) -> int:
         """Return the highest leader epoch that any assignment bears."""
@@ -280,6 +295,8 @@ class ClusterState:
             known.value, known.revision = value, revision
         else:
             return False
+        self._newest_epoch = max(self._newest_epoch, value.leader_epoch)
+        (self._behind.add if value.leader_epoch < self._newest_epoch else self._behind.discard)(name)
         self._untaken.add(name)
         self._check_taken(name)
         return True
@@ -287,6 +304,7 @@ class ClusterState:
     def _forget_assignment(self, name: str) -> None:
         known = self._assigned.pop(name, None)
         self._untaken.discard(name)
+        self._behind.discard(name)
         if known is None:
             return
         owner = key(known.value.tenant, known.value.endpoint)

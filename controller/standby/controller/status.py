@@ -7,7 +7,7 @@ from typing import Final
 
 from standby.controller.actions import MarkEndpoint
 from standby.controller.view import EndpointView, Placed
-from standby.domain.endpoint import EndpointStatus, Failure
+from standby.domain.endpoint import NO_MEMORY, EndpointStatus, Failure
 
 NO_CAPACITY: Final = "no_capacity"
 
@@ -24,7 +24,9 @@ def mark(endpoint: EndpointView, live: Sequence[Placed], no_fit: str | None) -> 
     if any(placed.ready for placed in live):
         return _in_service(endpoint, "an instance is ready")
     failure = _worst([placed for placed in live if placed.failed])
-    if failure is not None:
+    if failure is not None and failure.code == NO_MEMORY:
+        no_fit = failure.reason  # of the node's own ledger, which knows better than the estimate that chose the node
+    elif failure is not None:
         return _failed(endpoint, failure.model_copy(update={"generation": endpoint.record.generation}))
     if no_fit is not None:
         return _failed(endpoint, Failure(reason=no_fit, code=NO_CAPACITY, generation=endpoint.record.generation, at=0.0))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from standby.domain.assignment import Assignment
-from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Variant
+from standby.domain.endpoint import NO_MEMORY, Endpoint, EndpointConfig, EndpointStatus, Variant
 from standby.domain.instance import HAS_PROCESS, Instance, InstanceState, Rung
 from standby.domain.model import Model
 from standby.domain.node import Node
@@ -20,6 +20,8 @@ from standby.domain.serving import with_weights
 
 NODE_LOST_AFTER_S: Final = 15.0
 LOST_NODE_KEPT_S: Final = 300.0
+# The node asks itself again after 1, 2 and 4 seconds: the fourth refusal means that sleepers and others do not give way.
+REFUSALS: Final = 4
 NEVER: Final = math.inf
 
 
@@ -122,6 +124,12 @@ class ObservedInstance:
         return self.record.state is InstanceState.FAILED
 
     @property
+    def refused(self) -> bool:
+        """Its node has had no memory for its climb for several tries."""
+        failure = self.record.failure
+        return not self.ready and failure is not None and failure.code == NO_MEMORY and failure.attempts >= REFUSALS
+
+    @property
     def busy(self) -> bool:
         """It works on a request, whatever the gateways say."""
         return self.record.in_flight > 0 or (self.ready and self.record.idle_since is None)
@@ -196,8 +204,8 @@ class Placed:
 
     @property
     def failed(self) -> bool:
-        """Its node could not bring it up."""
-        return self.instance is not None and self.instance.failed
+        """Its node could not bring it up; want of memory for a few seconds is no failure, for longer it is one."""
+        return self.instance is not None and (self.instance.failed or (self.wants_ready and self.instance.refused))
 
     @property
     def busy(self) -> bool:

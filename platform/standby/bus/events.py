@@ -22,7 +22,7 @@ from standby.bus import subjects
 from standby.bus.connection import Bus
 from standby.bus.streams import SEQUENCE_HEADER, ensure_stream
 from standby.bus.subscription import Message, Subscription
-from standby.domain.errors import BusUnavailable
+from standby.domain.errors import BusUnavailable, StandbyError
 from standby.domain.events import EVENT_ADAPTER, AnyEvent
 
 log = logging.getLogger(__name__)
@@ -147,6 +147,10 @@ class EventLog:
                 except BusUnavailable:
                     self._queue.appendleft(event)
                     break
+                except StandbyError as error:
+                    # E.g. too big for the server, now and always: the events after it must still go out.
+                    log.error("event %s cannot be sent: %s", event.id, error)
+                    self._bus.counters.events_dropped += 1
             if not self._queue:
                 self._idle.set()
 

@@ -13,12 +13,12 @@ class BusSettings(Settings):
     """Environment variables ``STANDBY_NATS_*``; every time is in seconds."""
 
     nats_url: str = Field(default="nats://127.0.0.1:4222", description="one server, or several joined by commas")
-    nats_user: str | None = None
-    nats_password: SecretStr | None = None
+    nats_user: str | None = Field(default=None, description="user at the bus")
+    nats_password: SecretStr | None = Field(default=None, description="that user's password")
     nats_replicas: int = Field(default=1, ge=1, le=5, description="copies of every table and stream")
     # The library's own default of 120 s would sit on a dead connection for minutes.
-    nats_ping_interval: float = Field(default=2.0, gt=0)
-    nats_reconnect_wait: float = Field(default=0.25, gt=0)
+    nats_ping_interval: float = Field(default=2.0, gt=0, description="between two pings of the server")
+    nats_reconnect_wait: float = Field(default=0.25, gt=0, description="between two attempts to connect again")
     nats_connect_timeout: float = Field(default=5.0, gt=0, description="until the first connection is given up")
     nats_request_timeout: float = Field(default=5.0, gt=0, description="for one answer from the bus")
     nats_relist_interval: float = Field(default=30.0, gt=0, description="between full listings of a mirrored table")

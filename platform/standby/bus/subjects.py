@@ -14,7 +14,6 @@ EVENTS: Final = "events"
 HAPPENED: Final = "happened"
 CHANGED: Final = "changed"
 WORK: Final = "work"
-INVOCATIONS: Final = "invocations"
 
 ALL_DEMAND: Final = f"{DEMAND}.>"
 ALL_BEATS: Final = f"{BEAT}.*"

@@ -12,7 +12,11 @@ from standby.cli.output import SHORT_DIGEST, moment, print_json, print_table, re
 from standby.cli.session import JsonOption, Options, options
 from standby.domain.errors import InvalidInput
 
-app = typer.Typer(no_args_is_help=True, help="List, pin, unpin and evict what nodes have cached; needs an administrator's key.")
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    help="List, pin, unpin and evict what nodes have cached; needs an administrator's key.",
+)
 
 Artifact = Annotated[str | None, typer.Argument(help="Digest, or the first digits of it, from `standby cache ls`.")]
 Model = Annotated[str | None, typer.Option(help="The artifact of this registered model instead.")]

@@ -17,7 +17,7 @@ from standby.domain.errors import InvalidInput
 SECRET_VARIABLE: Final = "STANDBY_STORE_SECRET_KEY"  # noqa: S105 - the name of the variable
 TOKEN_VARIABLE: Final = "STANDBY_STORE_SESSION_TOKEN"  # noqa: S105 - the name of the variable
 
-app = typer.Typer(no_args_is_help=True, help="Store, list and delete keys for your own stores.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Store, list and delete keys for your own stores.")
 
 Name = Annotated[str, typer.Argument(help="Name to register models with.")]
 

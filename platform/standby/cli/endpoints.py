@@ -14,14 +14,15 @@ from standby.cli.progress import Climb
 from standby.cli.session import JsonOption, Options, options
 from standby.cli.waiting import wait_for, wait_until_gone
 from standby.domain.durations import FOREVER, format_duration, parse_duration
+from standby.domain.endpoint import ScalePolicy
 
 DEFAULT_TIMEOUT: Final = "5m"
+_POLICY: Final = ScalePolicy()
 
-app = typer.Typer(no_args_is_help=True, help="Create, list, show, wait for, retry and delete endpoints.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Create, list, show, wait for, retry and delete endpoints.")
 
 Name = Annotated[str, typer.Argument(help="Name of the endpoint.")]
 Timeout = Annotated[str, typer.Option(help="How long to wait, e.g. 90s or 5m.")]
-Duration = Annotated[str | None, typer.Option(help="e.g. 30s, 5m, 1h or forever.")]
 
 
 class RungName(StrEnum):
@@ -42,13 +43,27 @@ def create(
     served_name: Annotated[
         str | None, typer.Option(help="OpenAI model id; may hold '/'; default: the endpoint's name.")
     ] = None,
-    keep_ready: Annotated[str | None, typer.Option(help="Idle time until it falls asleep.")] = None,
-    keep_asleep: Annotated[str | None, typer.Option(help="Time asleep until only the bytes stay.")] = None,
-    keep_staged: Annotated[str | None, typer.Option(help="Time staged until the bytes may go.")] = None,
-    slots: Annotated[int | None, typer.Option(help="Requests that one instance runs at once.")] = None,
-    max_instances: Annotated[int | None, typer.Option(help="Most instances.")] = None,
-    min_ready: Annotated[int | None, typer.Option(help="Instances that never leave ready.")] = None,
-    max_cold_wait: Annotated[str | None, typer.Option(help="How long a request may wait for a cold start.")] = None,
+    keep_ready: Annotated[
+        str | None, typer.Option(help=f"Idle time until it falls asleep; default: {format_duration(_POLICY.keep_ready)}.")
+    ] = None,
+    keep_asleep: Annotated[
+        str | None,
+        typer.Option(help=f"Time asleep until only the bytes stay; default: {format_duration(_POLICY.keep_asleep)}."),
+    ] = None,
+    keep_staged: Annotated[
+        str | None, typer.Option(help=f"Time staged until the bytes may go; default: {format_duration(_POLICY.keep_staged)}.")
+    ] = None,
+    slots: Annotated[
+        int | None, typer.Option(help=f"Requests that one instance runs at once; default: {_POLICY.slots}.")
+    ] = None,
+    max_instances: Annotated[int | None, typer.Option(help=f"Most instances; default: {_POLICY.max_instances}.")] = None,
+    min_ready: Annotated[
+        int | None, typer.Option(help=f"Instances that never leave ready; default: {_POLICY.min_ready}.")
+    ] = None,
+    max_cold_wait: Annotated[
+        str | None,
+        typer.Option(help=f"How long a request may wait for a cold start; default: {format_duration(_POLICY.max_cold_wait)}."),
+    ] = None,
     memory_mb: Annotated[int | None, typer.Option(help="Host memory to reserve; default: estimated.")] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it serves.")] = False,
     timeout: Timeout = DEFAULT_TIMEOUT,

@@ -10,7 +10,9 @@ from standby.cli.models import segment
 from standby.cli.output import moment, print_json, print_table
 from standby.cli.session import JsonOption, options
 
-app = typer.Typer(no_args_is_help=True, help="Create, list and revoke API keys; needs an administrator's key.")
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, help="Create, list and revoke API keys; needs an administrator's key."
+)
 
 
 @app.command()

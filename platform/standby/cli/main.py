@@ -74,7 +74,7 @@ def standby(
     state_dir: Annotated[
         Path | None, typer.Option(envvar="STANDBY_STATE_DIR", help="Where `standby up` keeps its state and connection file.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON; every command also takes it.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON; commands under Use and Operate also take it.")] = False,
     _version: Annotated[
         bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
     ] = False,

@@ -14,7 +14,7 @@ from standby.domain.errors import InvalidInput
 # Inspection reads the headers of every file in the store.
 _REGISTER_LIMIT_S: Final = 300.0
 
-app = typer.Typer(no_args_is_help=True, help="Register, list, show and delete models.")
+app = typer.Typer(no_args_is_help=True, add_completion=False, help="Register, list, show and delete models.")
 
 Name = Annotated[str, typer.Argument(help="Name of the model.")]
 

@@ -86,11 +86,6 @@ class Child:
         """Process id while it runs."""
         return None if self._process is None else self._process.pid
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the process is not running now."""
-        return self._process is None or self._process.returncode is not None
-
     async def stop(self) -> int | None:
         """End the process group and do not start it again; return the exit code."""
         self._stopping = True

@@ -10,6 +10,8 @@ from standby.domain.durations import FOREVER, Seconds
 from standby.domain.values import Record, Value
 
 DEFAULT_VARIANT = "AllTraffic"
+# The code of a failure that says: the node has no memory for the climb now, and asks again by itself.
+NO_MEMORY = "no_memory"
 
 
 class ScalePolicy(Value):

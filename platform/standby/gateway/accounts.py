@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from prometheus_client import Counter, Histogram
 
@@ -13,6 +14,16 @@ from standby.telemetry import metrics
 
 OTHER = "other"
 
+_OF_ENDPOINTS: Final = (
+    metrics.REQUESTS,
+    metrics.IN_FLIGHT,
+    metrics.QUEUED,
+    metrics.QUEUED_BYTES,
+    metrics.QUEUE_WAIT,
+    metrics.FIRST_BYTE,
+    metrics.DURATION,
+)
+
 
 @dataclass(slots=True)
 class Account:
@@ -20,11 +31,14 @@ class Account:
 
     tenant: str
     endpoint: str
+    closed: bool = False
     _outcomes: dict[str, Counter] = field(default_factory=dict)
     _times: dict[tuple[int, Rung], Histogram] = field(default_factory=dict)
 
     def ended(self, outcome: str) -> None:
         """Count a request by how it ended."""
+        if self.closed:
+            return
         child = self._outcomes.get(outcome)
         if child is None:
             child = self._outcomes[outcome] = metrics.REQUESTS.labels(self.tenant, self.endpoint, outcome)
@@ -43,6 +57,8 @@ class Account:
         self._observe(metrics.DURATION, seconds, rung)
 
     def _observe(self, histogram: Histogram, seconds: float, rung: Rung) -> None:
+        if self.closed:
+            return
         child = self._times.get((id(histogram), rung))
         if child is None:
             child = histogram.labels(self.tenant, self.endpoint, rung.label)
@@ -58,7 +74,9 @@ class Accounts:
     nobody: Account = field(default_factory=lambda: Account(OTHER, OTHER))
 
     def of(self, desk: Desk) -> Account:
-        """Return the endpoint's account."""
+        """Return the endpoint's account; what ends after its deletion belongs to nobody."""
+        if desk.closed:
+            return self.nobody
         endpoint = desk.route.endpoint
         account = self._accounts.get((endpoint.tenant, endpoint.name))
         if account is None:
@@ -66,11 +84,13 @@ class Accounts:
         return account
 
     def close(self, desk: Desk) -> None:
-        """Forget a deleted endpoint's account and its gauges."""
+        """Forget a deleted endpoint's account and all its series: names come and go, and each has dozens of series."""
         endpoint = desk.route.endpoint
-        self._accounts.pop((endpoint.tenant, endpoint.name), None)
-        for gauge in (metrics.IN_FLIGHT, metrics.QUEUED, metrics.QUEUED_BYTES):
-            gauge.remove_by_labels({"tenant": endpoint.tenant, "endpoint": endpoint.name})
+        account = self._accounts.pop((endpoint.tenant, endpoint.name), None)
+        if account is not None:
+            account.closed = True
+        for metric in _OF_ENDPOINTS:
+            metric.remove_by_labels({"tenant": endpoint.tenant, "endpoint": endpoint.name})
 
     def refresh(self, desks: Iterable[Desk]) -> None:
         """Set the gauges from the desks; called when somebody scrapes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import dataclass
+from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.applications import Starlette
@@ -135,9 +136,17 @@ class PublicRoutes:
         metrics.BUS_SLOW_CONSUMER_DROPS.set(statistics.slow_consumer_drops)
 
 
+_PROXIES_SAY: Final = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "x-envoy-external-address"})
+
+
 def _is_local(request: Request) -> bool:
-    """A caller on the loopback interface, unless a proxy on this machine forwards for somebody else."""
-    if request.client is None or "x-forwarded-for" in request.headers or "forwarded" in request.headers:
+    """A caller on the loopback interface, unless a proxy on this machine forwards for somebody else.
+
+    A proxy that says nothing at all of its caller cannot be told from a local one, except that nginx speaks HTTP/1.0 then.
+    """
+    if request.client is None or request.scope["http_version"] == "1.0":
+        return False
+    if any(name in _PROXIES_SAY or name.startswith("x-forwarded-") for name in request.headers):
         return False
     return ipaddress.ip_address(request.client.host).is_loopback
 

@@ -8,6 +8,7 @@ context managers give back what it held. A caller who leaves cancels the request
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from starlette.types import Receive, Scope, Send
 
-from standby.domain.errors import BusUnavailable, EngineDied, InvalidInput, StandbyError
+from standby.domain.errors import BusUnavailable, EngineDied, InvalidInput, StandbyError, Unavailable
 from standby.domain.instance import Activation, Phase
 from standby.gateway import forms
 from standby.gateway.accounts import Accounts
@@ -23,10 +24,13 @@ from standby.gateway.client_watch import ClientWatch
 from standby.gateway.desk import Desk, Grant
 from standby.gateway.directory import Directory
 from standby.gateway.errors import Headers
-from standby.gateway.http import ClientGone, header, read_body, send_bytes, send_error
+from standby.gateway.http import ClientGone, UploadRoom, header, read_body, send_bytes, send_error
 from standby.gateway.keys import TENANT_HEADER, acting_tenant, authenticate
-from standby.gateway.relay import DoorClient, OutcomeKind, RelayOutcome, RelayRequest
+from standby.gateway.relay import AnswerCutOff, DoorClient, OutcomeKind, RelayOutcome, RelayRequest
 from standby.telemetry import metrics
+from standby.wire.headers import Refusal
+
+_log = logging.getLogger(__name__)
 
 MAX_REQUEST_ID = 128
 # Longer than a reconnect, shorter than a caller's patience: without the bus nothing at zero can be woken.
@@ -66,12 +70,13 @@ class DataPlane:
     directory: Directory
     doors: DoorClient
     accounts: Accounts
-    node_token: str
-    pepper: bytes
+    node_token: str = field(repr=False)
+    pepper: bytes = field(repr=False)
     max_body_bytes: int
     monotonic: Callable[[], float]
     wall: Callable[[], float]
     bus_away: Callable[[], float] = field(default=lambda: 0.0)
+    uploads: UploadRoom = field(default_factory=UploadRoom)
     _prefix: str = field(default_factory=lambda: f"{secrets.token_hex(8)}-")
     _count: int = 0
 
@@ -116,13 +121,13 @@ class DataPlane:
             raise InvalidInput(f"{scope['method']} is not possible here", remedy="use POST")
         path: str = scope["path"]
         if path in _OPENAI:
-            body = await read_body(scope, receive, self.max_body_bytes)
+            body = await read_body(scope, receive, self.max_body_bytes, self.uploads)
             payload = forms.parse_object(body)
             desk = self.directory.desk_serving(tenant, _model_of(payload))
             return desk, self._call(scope, arrival, path, body, payload, forms.Form.MESSAGES, openai=True)
         # The endpoint is looked up before the body is read: an unknown name costs nothing.
         desk = self.directory.desk(tenant, path[len(_ENDPOINTS) : -len(_INVOCATIONS)])
-        body = await read_body(scope, receive, self.max_body_bytes)
+        body = await read_body(scope, receive, self.max_body_bytes, self.uploads)
         payload = forms.parse_object(body)
         engine = forms.engine_call(payload, body)
         return desk, self._call(scope, arrival, engine.path, engine.body, payload, engine.form, openai=False)
@@ -148,23 +153,32 @@ class DataPlane:
     async def _serve(self, desk: Desk, call: _Call, receive: Receive, send: Send) -> None:
         task = asyncio.current_task()
         assert task is not None
-        gone = False
+        loop = asyncio.get_running_loop()
+        gone = over = False
 
         def leave() -> None:
             nonlocal gone
-            gone = True
-            task.cancel()
+            if not over:
+                gone = True
+                task.cancel()
 
-        watch = ClientWatch(receive, leave)
+        # The server calls a caller who has got the whole answer "disconnected", too, in the very turn of the loop in which
+        # the task is to be resumed with its outcome: the task goes first, or every success would count as a caller who left.
+        watch = ClientWatch(receive, lambda: loop.call_soon(leave))
         try:
             with desk.enter():
                 await self._attempts(desk, call, send)
-        except asyncio.CancelledError:
-            if not gone:
-                raise
+        except asyncio.CancelledError as cancelled:
             task.uncancel()
-            raise ClientGone from None
+            if gone:
+                raise ClientGone from None
+            # The server's grace for open requests is over (field case B18).
+            if isinstance(cancelled, AnswerCutOff):
+                self.accounts.of(desk).ended("broken_stream")
+                return
+            raise Unavailable("the gateway is shutting down", remedy="retry", retry_after_s=1.0) from None
         finally:
+            over = True
             watch.stop()
 
     async def _attempts(self, desk: Desk, call: _Call, send: Send) -> None:
@@ -222,8 +236,7 @@ class DataPlane:
     async def _buffered(self, request: RelayRequest, call: _Call, extra: Headers, send: Send) -> RelayOutcome:
         outcome, answer = await self.doors.fetch(request, limit=self.max_body_bytes)
         if outcome.kind is OutcomeKind.DONE:
-            good = outcome.status == 200
-            body = forms.generated_text(call.payload, answer) if good else answer
+            body = forms.generated_text(call.payload, answer) if outcome.status == 200 else answer
             await send_bytes(send, outcome.status, body, extra)
         return outcome
 
@@ -233,6 +246,8 @@ class DataPlane:
                 return "ok" if outcome.status < 400 else f"engine_{outcome.status // 100}xx"
             case OutcomeKind.REFUSED:
                 metrics.REQUEUED.labels(outcome.reason).inc()
+                if outcome.reason == Refusal.BAD_TOKEN:
+                    _log.error("a door refuses this gateway's STANDBY_NODE_TOKEN", extra={"door": f"{grant.address}"})
                 desk.refused(grant, outcome.reason)
                 return None
             case OutcomeKind.CONNECT_FAILED:
@@ -241,11 +256,11 @@ class DataPlane:
                 return None
             case OutcomeKind.ENGINE_FAILED if not outcome.saw:
                 metrics.REQUEUED.labels("engine-failed").inc()
-                desk.refused(grant, outcome.reason)
+                desk.unreachable(grant)
                 return None
             case OutcomeKind.ENGINE_FAILED:
-                # Not tried elsewhere: a request that was running when an engine died may be what killed it (B34).
-                desk.refused(grant, outcome.reason)
+                # Not tried elsewhere: a request that was running when an engine died may be its end (field case B34).
+                desk.unreachable(grant)
                 raise EngineDied(
                     f"the engine of endpoint {desk.route.endpoint.name!r} failed before it answered ({outcome.reason})",
                     remedy=f"see 'standby endpoints show {desk.route.endpoint.name}'; the request was not repeated",

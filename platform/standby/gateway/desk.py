@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from standby.domain.demand import Demand
 from standby.domain.endpoint import Endpoint, ScalePolicy, Variant
@@ -26,6 +26,8 @@ from standby.gateway.router import Candidate, choose
 
 FULL_PAUSE_S = 0.02
 CONNECT_PAUSE_S = 1.0
+
+_DELETED: Final = Admission(Verdict.GONE, "the endpoint was deleted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Desk:
     _ejected: dict[str, int] = field(default_factory=dict)
     _ticket: int = 0
     _turned_away: bool = False
+    _closed: bool = False
     _timer: asyncio.TimerHandle | None = None
 
     # ---- what the directory tells ------------------------------------------------------------------------------
@@ -122,8 +125,12 @@ class Desk:
         self._pump()
 
     def endpoint_removed(self) -> None:
-        """The endpoint is no more."""
-        self._refuse_all(self._error(Admission(Verdict.GONE, "the endpoint was deleted")))
+        """The endpoint is no more: what is in flight may end, nothing waits here again, no demand is told.
+
+        Another endpoint of the same name gets a desk of its own, and this one must not speak in its name.
+        """
+        self._closed = True
+        self._refuse_all(self._error(_DELETED))
 
     # ---- what a request does -----------------------------------------------------------------------------------
 
@@ -188,12 +195,21 @@ class Desk:
         del self._ready[grant.instance]
 
     def unreachable(self, grant: Grant) -> None:
-        """The door cannot be connected to: pause it, whatever the records say (field case B35)."""
+        """The door or the engine behind it failed: pause it, whatever the records say (field case B35).
+
+        Only a pause: one broken connection or one request that hit a limit does not end the epoch of an engine that goes
+        on living, and the node would never announce another one. When the engine has died, its record says so.
+        """
         ready = self._ready.get(grant.instance)
-        if ready is not None:
+        if ready is not None and ready.record.epoch == grant.epoch:
             ready.blocked_until = self.monotonic() + CONNECT_PAUSE_S
 
     # ---- what others read --------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether the endpoint was deleted; another one of its name has another desk."""
+        return self._closed
 
     @property
     def queued(self) -> int:
@@ -254,7 +270,9 @@ class Desk:
 
     def _admit(self, body_bytes: int, *, again: bool) -> None:
         now = self.wall()
-        if again:
+        if self._closed:
+            refusal: Admission | None = _DELETED
+        elif again:
             refusal = hopeless(self.route.endpoint, now)
         else:
             room = Room(len(self._waiters), self.queued_bytes, self.rooms.body_bytes, self.rooms.limit)
@@ -317,7 +335,8 @@ class Desk:
 
     def _touch(self, *, urgent: bool) -> None:
         self.last_activity = self.monotonic()
-        self.on_demand(self, urgent)
+        if not self._closed:
+            self.on_demand(self, urgent)
 
     def _error(self, refusal: Admission) -> StandbyError:
         name = self.route.endpoint.name

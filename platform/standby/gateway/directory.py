@@ -151,12 +151,22 @@ class Directory:
 
     def _endpoint_changed(self, _key: str, before: Entry[Endpoint] | None, after: Entry[Endpoint] | None) -> None:
         if before is not None and self._served.get((before.value.tenant, before.value.served_name)) == before.value.name:
-            del self._served[before.value.tenant, before.value.served_name]
+            self._unserve(before.value)
         if after is not None and after.value.status is not EndpointStatus.DELETING:
             self._served[after.value.tenant, after.value.served_name] = after.value.name
         present = after or before
         if present is not None:
             self._refresh((present.value.tenant, present.value.name))
+
+    def _unserve(self, gone: Endpoint) -> None:
+        """Forget who served the name, or find who else does.
+
+        When two gateways create endpoints of one served name at once, one withdraws: the other must not be lost with it.
+        """
+        del self._served[gone.tenant, gone.served_name]
+        for other in self.served_models(gone.tenant):
+            if other.served_name == gone.served_name and other.name != gone.name:
+                self._served[other.tenant, other.served_name] = other.name
 
     def _refresh(self, where: EndpointKey) -> None:
         desk = self._desks.get(where)

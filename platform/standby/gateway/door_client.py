@@ -62,15 +62,6 @@ class OutcomeKind(Enum):
     BROKEN_MID_STREAM = "broken-mid-stream"
     CLIENT_GONE = "client-gone"
 
-    @property
-    def client_untouched(self) -> bool:
-        """True when nothing was sent to the client, so that the request may be tried elsewhere or queued again."""
-        return self in (
-            OutcomeKind.REFUSED,
-            OutcomeKind.CONNECT_FAILED,
-            OutcomeKind.ENGINE_FAILED,
-        )
-
 
 class RelayOutcome(NamedTuple):
     """How an attempt ended, and when (monotonic seconds).

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pydantic_core
 
-from standby.domain.errors import InvalidInput, MalformedJson
+from standby.domain.errors import EngineError, InvalidInput, MalformedJson
 
 CHAT_PATH: Final = "/v1/chat/completions"
 COMPLETIONS_PATH: Final = "/v1/completions"
@@ -69,7 +69,7 @@ def engine_call(payload: Mapping[str, Any], body: bytes) -> EngineCall:
     if "inputs" in payload:
         return EngineCall(Form.INPUTS, COMPLETIONS_PATH, _from_inputs(payload))
     raise InvalidInput(
-        f"the body has none of 'messages', 'prompt', 'inputs' (its keys: {sorted(payload)[:10]})",
+        f"the body has none of 'messages', 'prompt', 'inputs' (its keys: {str(sorted(payload)[:10])[:200]})",
         remedy="send one of the three forms",
     )
 
@@ -88,7 +88,7 @@ def _from_inputs(payload: Mapping[str, Any]) -> bytes:
         raise InvalidInput("the 'inputs' form does not stream", remedy="use 'messages' or 'prompt' with \"stream\": true")
     unknown = sorted(set(parameters) - set(_PARAMETERS) - {"do_sample", "return_full_text", "details"})
     if unknown:
-        raise InvalidInput(f"parameters {unknown} are not known", remedy=f"use some of {sorted(_PARAMETERS)}")
+        raise InvalidInput(f"parameters {str(unknown)[:200]} are not known", remedy=f"use some of {sorted(_PARAMETERS)}")
     call: dict[str, Any] = {"prompt": inputs}
     for name, value in parameters.items():
         if name in _PARAMETERS:
@@ -99,8 +99,17 @@ def _from_inputs(payload: Mapping[str, Any]) -> bytes:
 
 
 def generated_text(payload: Mapping[str, Any], answer: bytes) -> bytes:
-    """Return a completion ``answer`` in the form that ``inputs`` callers expect: ``{"generated_text": …}``."""
-    text = str(pydantic_core.from_json(answer)["choices"][0]["text"])
+    """Return a completion ``answer`` in the form that ``inputs`` callers expect: ``{"generated_text": …}``.
+
+    Raises EngineError where the answer is no completion.
+    """
+    try:
+        text = str(pydantic_core.from_json(answer)["choices"][0]["text"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise EngineError(
+            f"the engine's answer of {len(answer)} bytes is no completion: {type(error).__name__}",
+            remedy="retry, or use 'messages' or 'prompt', whose answers are passed on as they are",
+        ) from error
     if (payload.get("parameters") or {}).get("return_full_text"):
         text = payload["inputs"] + text
     return pydantic_core.to_json({"generated_text": text})

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import pydantic_core
 from starlette.types import Receive, Scope, Send
 
-from standby.domain.errors import PayloadTooLarge, StandbyError
+from standby.domain.errors import PayloadTooLarge, QueueFull, StandbyError
 from standby.gateway.errors import error_body, error_headers
+
+
+@dataclass(slots=True)
+class UploadRoom:
+    """Bytes of bodies that are still arriving, over all callers: each is bounded, their number is not."""
+
+    limit: int = 512 * 1024 * 1024
+    body_bytes: int = 0
 
 
 class ClientGone(Exception):
@@ -24,8 +33,8 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
-async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    """Return the whole body. Raises PayloadTooLarge as soon as it is clear, and ClientGone."""
+async def read_body(scope: Scope, receive: Receive, limit: int, uploads: UploadRoom) -> bytes:
+    """Return the whole body. Raises PayloadTooLarge as soon as it is clear, QueueFull where too much arrives, ClientGone."""
     announced = header(scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > limit:
         raise _too_large(int(announced), limit)
@@ -39,15 +48,26 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         return body
     chunks = [body]
     size = len(body)
-    while message.get("more_body", False):
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGone
-        chunk = message.get("body", b"")
-        size += len(chunk)
-        if size > limit:
-            raise _too_large(size, limit)
-        chunks.append(chunk)
+    uploads.body_bytes += size
+    try:
+        while message.get("more_body", False):
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            uploads.body_bytes += len(chunk)
+            if size > limit:
+                raise _too_large(size, limit)
+            if uploads.body_bytes > uploads.limit:
+                raise QueueFull(
+                    f"{uploads.body_bytes} body bytes are arriving at this gateway, the limit is {uploads.limit}",
+                    remedy="retry later",
+                    retry_after_s=1.0,
+                )
+            chunks.append(chunk)
+    finally:
+        uploads.body_bytes -= size
     return b"".join(chunks)
 
 

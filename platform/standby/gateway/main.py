@@ -33,6 +33,7 @@ from standby.gateway.app import Surroundings, build_app
 from standby.gateway.dataplane import DataPlane
 from standby.gateway.desk import AllRooms
 from standby.gateway.directory import Directory
+from standby.gateway.public_port import PublicProtocol
 from standby.gateway.relay import DoorClient
 from standby.gateway.reporter import DemandReporter
 from standby.gateway.settings import GatewaySettings
@@ -151,7 +152,7 @@ class GatewayServer(uvicorn.Server):
 def _uvicorn_config(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http="httptools",
+        http=PublicProtocol,
         ws="none",
         lifespan="off",
         access_log=False,

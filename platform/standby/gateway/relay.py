@@ -8,7 +8,8 @@ connection, never as a shorter answer that looks whole (field case B26).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from standby.domain.errors import PayloadTooLarge
@@ -16,7 +17,11 @@ from standby.gateway.client_watch import ClientWatch
 from standby.gateway.door_client import DoorPools, OutcomeKind, RelayOutcome, RelayRequest
 from standby.gateway.relay_attempt import Attempt, Message, Receive, Send
 
-__all__ = ["BufferedResponse", "DoorClient", "OutcomeKind", "RelayOutcome", "RelayRequest"]
+__all__ = ["AnswerCutOff", "BufferedResponse", "DoorClient", "OutcomeKind", "RelayOutcome", "RelayRequest"]
+
+
+class AnswerCutOff(asyncio.CancelledError):
+    """The attempt was cancelled after its first byte had gone to the client; an event stream got its error event."""
 
 
 class BufferedResponse(NamedTuple):
@@ -36,19 +41,22 @@ class DoorClient(DoorPools):
         *,
         receive: Receive | None = None,
         extra_headers: Sequence[tuple[bytes, bytes]] = (),
-        on_first_byte: Callable[[float], None] | None = None,
     ) -> RelayOutcome:
         """Make one attempt and return how it ended; raises only what ``send`` raises.
 
         ``receive``, when given, is watched for the client's disconnect (the request's body must have been read). That and
-        cancelling this coroutine close the door connection at once. ``extra_headers`` are added to the answer's head;
-        ``on_first_byte`` gets the clock's time of the first body byte. ``send`` and ``receive`` are stepped from protocol
+        cancelling this coroutine close the door connection at once. ``extra_headers`` are added to the answer's head.
+        ``send`` and ``receive`` are stepped from protocol
         callbacks: see standby.gateway.inline for what that asks of them. After BROKEN_MID_STREAM the caller just returns.
         """
-        attempt = Attempt(self, request, send, extra_headers, on_first_byte)
+        attempt = Attempt(self, request, send, extra_headers)
         watch = None if receive is None else ClientWatch(receive, attempt.client_gone)
         try:
             return await attempt.run()
+        except asyncio.CancelledError:
+            if attempt.cut_off("the gateway ended the request"):
+                raise AnswerCutOff from None
+            raise
         finally:
             attempt.close()
             if watch is not None:
@@ -66,5 +74,11 @@ class DoorClient(DoorPools):
                     remedy="ask for a shorter answer or stream it",
                 )
 
-        outcome = await self.relay(request, keep, receive=receive)
+        try:
+            outcome = await self.relay(request, keep, receive=receive)
+        except AnswerCutOff:
+            raise asyncio.CancelledError from None
+        if outcome.kind is OutcomeKind.BROKEN_MID_STREAM:
+            # The break came before anything was sent to the client.
+            outcome = outcome._replace(kind=OutcomeKind.ENGINE_FAILED)
         return BufferedResponse(outcome, bytes(body))

@@ -26,6 +26,8 @@ class _Ending:
     saw: bool = False
 
 
+STALE_WITHIN_S: Final = 1.0
+
 _DONE: Final = _Ending(OutcomeKind.DONE, saw=True)
 
 
@@ -40,7 +42,6 @@ class Attempt:
         "_first_byte_at",
         "_gone",
         "_head",
-        "_on_first_byte",
         "_pending",
         "_pools",
         "_refused",
@@ -48,6 +49,7 @@ class Attempt:
         "_retried",
         "_send",
         "_sending",
+        "_started_at",
         "_tail",
         "_turn",
     )
@@ -58,13 +60,11 @@ class Attempt:
         request: RelayRequest,
         send: Send,
         extra_headers: Sequence[tuple[bytes, bytes]],
-        on_first_byte: Callable[[float], None] | None,
     ) -> None:
         self._pools = pools
         self._request = request
         self._send = send
         self._extra_headers = extra_headers
-        self._on_first_byte = on_first_byte
         self._turn: asyncio.Future[RelayOutcome | None] = asyncio.get_running_loop().create_future()
         self._connection: WireConnection | None = None
         self._head: ResponseHead | None = None
@@ -74,6 +74,7 @@ class Attempt:
         self._first_byte_at: float | None = None
         self._tail = b""
         self._retried = False
+        self._started_at = 0.0
         self._gone = False
         self._pending: deque[Message] = deque()
         self._sending: Inline | None = None
@@ -113,6 +114,15 @@ class Attempt:
             self.close()
             self._end(_Ending(OutcomeKind.CLIENT_GONE, "the client closed its connection", saw=True))
 
+    def cut_off(self, reason: str) -> bool:
+        """End an answer that has begun in the honest way; False when the client has not got anything yet."""
+        if self._first_byte_at is None:
+            return False
+        if self._turn.cancelled():
+            self._turn = asyncio.get_running_loop().create_future()
+            self._break_off(reason)
+        return True
+
     async def _connect(self) -> None:
         try:
             connection = await self._pools.of(self._request.door).connect()
@@ -130,6 +140,7 @@ class Attempt:
 
     def _start(self, connection: WireConnection) -> None:
         self._connection = connection
+        self._started_at = self._pools.clock()
         request = self._request
         if len(request.body) <= COPY_LIMIT:
             connection.start(self, request.head() + request.body)
@@ -177,7 +188,7 @@ class Attempt:
         self._connection = None
         if self._refused is not None:
             self._end(self._refused)
-        elif connection is not None and connection.reused and not connection.heard and not self._retried:
+        elif connection is not None and self._was_stale(connection):
             self._retried = True
             self._turn.set_result(None)
         elif self._first_byte_at is None:
@@ -186,16 +197,22 @@ class Attempt:
         else:
             self._break_off(f"door connection {loss} in the middle of the answer")
 
+    def _was_stale(self, connection: WireConnection) -> bool:
+        """A kept connection that its door had closed before the request came.
+
+        That shows at once. One that is lost later, without a byte yet, may have carried the request to an engine that was
+        at work on it, and an inference is not repeated (field case B34).
+        """
+        fresh_loss = self._pools.clock() - self._started_at < STALE_WITHIN_S
+        return connection.reused and not connection.heard and not self._retried and fresh_loss
+
     def on_writable(self, writable: bool) -> None:
         """The request's body is already in memory: there is nobody to slow down."""
 
     def _begin_answer(self) -> None:
         head = self._head
         assert head is not None  # a connection tells the head before any body
-        now = self._pools.clock()
-        self._first_byte_at = now
-        if self._on_first_byte is not None:
-            self._on_first_byte(now)
+        self._first_byte_at = self._pools.clock()
         headers = [*head.headers, *self._extra_headers]
         if head.content_length is not None:
             headers.append((b"content-length", b"%d" % head.content_length))

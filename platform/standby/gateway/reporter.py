@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from standby.bus.connection import Bus
 from standby.bus.subjects import beat_subject, demand_subject
 from standby.domain.demand import GatewayBeat
-from standby.domain.errors import BusUnavailable
+from standby.domain.errors import BusUnavailable, StandbyError
 from standby.gateway.desk import Desk
 
 _log = logging.getLogger(__name__)
@@ -83,5 +83,8 @@ class DemandReporter:
     async def _publish(self, subject: str, payload: bytes) -> None:
         try:
             await self.bus.publish(subject, payload)
-        except BusUnavailable:
+        except StandbyError as error:
+            # The loops go on, whatever the bus says of one message: without them no endpoint would ever be woken again.
             self.unsent += 1
+            if not isinstance(error, BusUnavailable):
+                _log.warning("a report was not sent", extra={"subject": subject, "bytes": len(payload), "error": error.message})

@@ -1,1 +1,1 @@
-"""What the operating system gives: children that never outlive their parent, private files."""
+"""What the operating system gives: children that never outlive their parent, private files; and sealed secrets."""

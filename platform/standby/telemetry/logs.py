@@ -6,9 +6,12 @@ import json
 import logging
 import sys
 import time
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
+
+from pydantic import StringConstraints
 
 LogFormat = Literal["human", "json"]
+LogLevel = Annotated[str, StringConstraints(pattern="^(?i:debug|info|warning|error)$")]
 
 _STANDARD: Final = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {
     "message",

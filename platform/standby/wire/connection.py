@@ -27,6 +27,10 @@ class Loss(StrEnum):
     MALFORMED = "malformed"
 
 
+class _UnaskedAnswerError(Exception):
+    """The peer answers what nobody asked."""
+
+
 class ResponseHead:
     """Status and end-to-end headers of a response; ``marks`` holds the x-standby-* headers, taken out of ``headers``."""
 
@@ -237,6 +241,12 @@ class WireConnection(asyncio.Protocol):
             self._sink.on_writable(True)
 
     # -- httptools callbacks -----------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self._complete:
+            # A second answer behind the first: its bytes would go out behind the first one's length, into a connection on
+            # which other callers' answers travel. The error ends the parsing; the first answer stands.
+            raise _UnaskedAnswerError
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._head_complete:

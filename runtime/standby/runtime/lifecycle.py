@@ -16,6 +16,7 @@ starting   Spawned                        starting     WaitLoaded
 starting   Loaded                         probing      Probe
 starting   StartFailed, Exited            failed       CloseDoor, Stop, Release, ScheduleRetry
 starting   Targeted staged or cold        stopping     CloseDoor, Stop
+starting   StopFailed, memory not granted failed       Release, ScheduleRetry; the run before does not end
 probing    Probed, ready wanted           ready        OpenDoor(epoch + 1)
 probing    Probed, asleep wanted          suspending   Suspend
 probing    ProbeFailed after a start      failed       CloseDoor, Stop, Release, ScheduleRetry
@@ -34,6 +35,7 @@ asleep     Targeted ready                 waking       Reserve(ready)
 asleep     RetryDue                       waking       Reserve(ready); sooner: ScheduleRetry again
 asleep     Targeted staged or cold        stopping     CloseDoor, Stop
 asleep     Exited                         failed       CloseDoor, Stop, Release, ScheduleRetry
+asleep     Evicted                        stopping     CloseDoor, Stop; asleep means staged until the next target
 waking     Reserved                       waking       Resume
 waking     ReservationRefused             asleep       ScheduleRetry
 waking     Resumed                        probing      Probe
@@ -41,6 +43,7 @@ waking     ResumeFailed                   stopping     CloseDoor, Stop; then a s
 waking     Exited                         failed       CloseDoor, Stop, Release, ScheduleRetry
 waking     Targeted staged or cold        stopping     CloseDoor, Stop
 stopping   Stopped                        staged       Release(staged), then on, as from staged
+stopping   StopFailed                     failed       Release, ScheduleRetry; cold wanted: gone, Forget
 failed     RetryDue                       fetching     Fetch; sooner: ScheduleRetry again
 failed     Targeted, new generation       fetching     Fetch
 failed     Targeted cold                  gone         Forget
@@ -52,7 +55,8 @@ with the reason in ``IGNORED``.
 
 Whoever runs this machine owns the life and does three things: it carries effects out in the order in which they came;
 it lets no wait block that order (Fetch, WaitLoaded, Probe, Drain and Suspend run as tasks, which CancelFetch,
-CancelDrain and Stop end); and it feeds every answer back as an event::
+CancelDrain and Stop end); and it feeds every answer back as an event. While a stop is under way, also one that failed
+and is tried again, it holds Reserve, Release and Forget back: what the engine holds is not free before::
 
     life, effects, reason = step(life, Targeted(Rung.READY, generation=1), now=clock())
     for effect in effects:
@@ -73,14 +77,14 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from standby.domain.endpoint import Failure
+from standby.domain.endpoint import NO_MEMORY, Failure
 from standby.domain.instance import InstanceState as S
 from standby.domain.instance import Rung
 from standby.runtime import lifecycle_values as v
-from standby.runtime.lifecycle_moves import Step, fail, fetch, open_door, retry_delay, settle, stop
+from standby.runtime.lifecycle_moves import LONGEST_RETRY_S, Step, fail, fetch, open_door, retry_delay, settle, stop
 from standby.runtime.lifecycle_values import Event, Lifecycle
 
-MEMORY_RETRY_S: Final = 1.0
+LONGEST_MEMORY_RETRY_S: Final = 15.0
 
 
 class Rule(NamedTuple):
@@ -150,10 +154,13 @@ def _target_at_rest(life: Lifecycle, _event: Event, _now: float) -> Step:
     return settle(life, f"on {life.state}")
 
 
-def _retry(life: Lifecycle, _event: Event, now: float) -> Step:
+def _retry(life: Lifecycle, event: Event, now: float) -> Step:
+    assert isinstance(event, v.RetryDue)
     if life.retry_at is None:
         return Step(life, (), "no retry is due")
-    if now < life.retry_at:  # a timer may fire a little early; without this the retry would be lost
+    freed = event.freed and life.state != S.FAILED and life.failure is not None and life.failure.code == NO_MEMORY
+    # A timer may fire a little early; without this the retry would be lost. More than the longest wait: the clock was set back.
+    if not freed and life.retry_at - LONGEST_RETRY_S <= now < life.retry_at:
         return Step(life, (v.ScheduleRetry(life.retry_at),), "too early")
     after = replace(life, retry_at=None)
     if life.state != S.FAILED:
@@ -174,10 +181,12 @@ def _refused(life: Lifecycle, event: Event, now: float) -> Step:
     assert isinstance(event, v.ReservationRefused)
     if not life.reserving:
         return Step(life, (), "memory had been reserved already")
-    retry_at = now + MEMORY_RETRY_S
-    failure = Failure(reason=event.reason, code="no_memory", at=now, next_retry_at=retry_at)
-    before = S.ASLEEP if life.state == S.WAKING else S.STAGED
-    after = replace(life, state=before, reserving=False, waking=False, retry_at=retry_at, failure=failure)
+    before = life.failure
+    attempts = before.attempts + 1 if before is not None and before.code == NO_MEMORY else 1
+    retry_at = now + min(LONGEST_MEMORY_RETRY_S, retry_delay(attempts))
+    failure = Failure(reason=event.reason, code=NO_MEMORY, attempts=attempts, at=now, next_retry_at=retry_at)
+    rest = S.ASLEEP if life.state == S.WAKING else S.STAGED
+    after = replace(life, state=rest, reserving=False, waking=False, retry_at=retry_at, failure=failure)
     return Step(after, (v.ScheduleRetry(retry_at),), event.reason)
 
 
@@ -261,6 +270,22 @@ def _stopped(life: Lifecycle, _event: Event, _now: float) -> Step:
     return settle(replace(life, state=S.STAGED, healthy_since=None), "whole group is gone", v.Release(Rung.STAGED))
 
 
+def _stop_failed(life: Lifecycle, event: Event, now: float) -> Step:
+    """Say it, instead of waiting without a word; Stopped is not waited for any more, the owner holds back what must be."""
+    assert isinstance(event, v.StopFailed)
+    if life.state == S.STARTING and not life.reserving:
+        return Step(life, (), "the run before has ended since")
+    if life.wanted == Rung.COLD:
+        return Step(replace(life, state=S.GONE, retry_at=None), (v.Forget(),), f"cold is wanted; {event.failure.reason}")
+    return fail(replace(life, reserving=False), event.failure, now, v.Release(Rung.STAGED))
+
+
+def _evicted(life: Lifecycle, _event: Event, _now: float) -> Step:
+    if life.wanted != Rung.ASLEEP:
+        return Step(life, (), f"{life.wanted.label} is wanted: it is no sleeper to push out")
+    return stop(replace(life, target=Rung.STAGED), "its memory is needed for a climb")
+
+
 def _target_while_failed(life: Lifecycle, _event: Event, _now: float) -> Step:
     if life.wanted == Rung.COLD:
         return Step(replace(life, state=S.GONE, retry_at=None), (v.Forget(),), "cold is wanted")
@@ -289,6 +314,7 @@ TABLE: Final[Mapping[tuple[S, type[Event]], Rule]] = MappingProxyType(
         (S.STARTING, v.Loaded): _rule(_loaded, S.PROBING),
         (S.STARTING, v.StartFailed): _BROKEN,
         (S.STARTING, v.Exited): _BROKEN,
+        (S.STARTING, v.StopFailed): _rule(_stop_failed, S.STARTING, S.FAILED),
         (S.STARTING, v.Targeted): _rule(_target_while_climbing, S.STARTING, S.STOPPING),
         (S.PROBING, v.Probed): _rule(_probed, S.READY, S.SUSPENDING),
         (S.PROBING, v.ProbeFailed): _rule(_probe_failed, S.FAILED, S.STOPPING),
@@ -306,6 +332,7 @@ TABLE: Final[Mapping[tuple[S, type[Event]], Rule]] = MappingProxyType(
         (S.ASLEEP, v.Targeted): _rule(_target_at_rest, S.ASLEEP, S.WAKING, S.STOPPING),
         (S.ASLEEP, v.RetryDue): _rule(_retry, S.ASLEEP, S.WAKING, S.STOPPING),
         (S.ASLEEP, v.Exited): _BROKEN,
+        (S.ASLEEP, v.Evicted): _rule(_evicted, S.ASLEEP, S.STOPPING),
         (S.WAKING, v.Reserved): _rule(_reserved, S.WAKING),
         (S.WAKING, v.ReservationRefused): _rule(_refused, S.ASLEEP, S.WAKING),
         (S.WAKING, v.Resumed): _rule(_resumed, S.PROBING),
@@ -313,6 +340,7 @@ TABLE: Final[Mapping[tuple[S, type[Event]], Rule]] = MappingProxyType(
         (S.WAKING, v.Exited): _BROKEN,
         (S.WAKING, v.Targeted): _rule(_target_while_climbing, S.WAKING, S.STOPPING),
         (S.STOPPING, v.Stopped): _rule(_stopped, S.STAGED, S.STARTING, S.GONE),
+        (S.STOPPING, v.StopFailed): _rule(_stop_failed, S.FAILED, S.GONE),
         (S.STOPPING, v.Targeted): _rule(_remember, S.STOPPING),
         (S.FAILED, v.RetryDue): _rule(_retry, S.FAILED, S.FETCHING),
         (S.FAILED, v.Targeted): _rule(_target_while_failed, S.FAILED, S.FETCHING, S.GONE),
@@ -346,6 +374,8 @@ IGNORED: Final[Mapping[type[Event], tuple[frozenset[S], str]]] = MappingProxyTyp
         v.ResumeFailed: (_all_but(S.WAKING), "the wake was cut short, or the engine's end has been seen"),
         v.Exited: (_all_but(*_HAVE_RUNNING), "it is being stopped, or its end has been seen"),
         v.Stopped: (_all_but(S.STOPPING), "nobody waits for the stop"),
+        v.StopFailed: (_all_but(S.STARTING, S.STOPPING), "it has been said that the engine does not end"),
+        v.Evicted: (_all_but(S.ASLEEP), "it does not sleep any more"),
         v.RetryDue: (_all_but(S.STAGED, S.ASLEEP, S.FAILED), "the climb is under way, or nothing is wanted"),
     }
 )

@@ -168,13 +168,29 @@ class Stopped:
 
 
 @dataclass(frozen=True, slots=True)
+class StopFailed:
+    """The engine of this run cannot be ended yet; whoever stops it goes on trying, and it keeps its memory meanwhile."""
+
+    run: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Evicted:
+    """The node needs the memory of this sleeper for a climb."""
+
+
+@dataclass(frozen=True, slots=True)
 class RetryDue:
-    """The time of a scheduled retry has come."""
+    """The time of a scheduled retry has come; ``freed``: or memory has, which ends a wait for memory early."""
+
+    freed: bool = False
 
 
 Event = (
     Targeted | Fetched | FetchFailed | Reserved | ReservationRefused | Spawned | Loaded | StartFailed | Probed
-    | ProbeFailed | Drained | Suspended | SuspendFailed | Resumed | ResumeFailed | Exited | Stopped | RetryDue
+    | ProbeFailed | Drained | Suspended | SuspendFailed | Resumed | ResumeFailed | Exited | Stopped | StopFailed
+    | Evicted | RetryDue
 )  # fmt: skip
 
 # ---- effects: what is to be done ------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def log_lines(log: Path) -> tuple[list[str], tuple[str, ...]]:
             size = stream.seek(0, os.SEEK_END)
             stream.seek(max(0, size - _TAIL_BYTES))
             tail = stream.read()
-    except FileNotFoundError:
+    except OSError:  # a log that cannot be read must not hide that the engine has ended
         return [], ()
     last = [line for line in tail.decode(errors="replace").splitlines() if line.strip()][-TAIL_LINES:]
     return head.decode(errors="replace").splitlines(), tuple(_clean(line) for line in last)

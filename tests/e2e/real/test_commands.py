@@ -13,7 +13,8 @@ from standby.warm_pool.run_dir import run_dir
 from support.gguf_builder import gguf
 from support.real_model import real_model_path
 from support.s3_server import S3Server
-from support.user import PARIS, QUESTION, Shell, Up, until
+from support.user import PARIS, QUESTION, Shell, Up
+from support.waiting import until
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 

@@ -13,7 +13,8 @@ from support.flaky_proxy import Fault, flaky_proxy
 from support.gguf_builder import gguf
 from support.real_model import real_model_path
 from support.s3_server import S3Server
-from support.user import PARIS, Up, until, up
+from support.user import PARIS, Up, up
+from support.waiting import until
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -27,7 +28,7 @@ async def failure_of(running: Up, endpoint: str) -> Any:
         found[:] = [item["failure"] for item in (shown, *shown["instances"]) if item["failure"]]
         return bool(found)
 
-    await until(failed, f"{endpoint} has failed")
+    await until(failed, f"{endpoint} has failed", within_s=60.0)
     return found[0]
 
 

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from support.s3_server import S3Server
-from support.user import BIN, PARIS, Shell, environment, until, up
+from support.user import BIN, PARIS, Shell, environment, up
+from support.waiting import until
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -57,7 +58,7 @@ async def test_whatever_is_killed_comes_back(s3: S3Server, folder: Path) -> None
                 answers.append(await running.ask("smol"))
             return bool(answers) and answers[-1].status_code == 200
 
-        await until(answered, "the endpoint answers again")
+        await until(answered, "the endpoint answers again", within_s=60.0)
         status = await running.shell.standby("status")
         said = running.log.read_text()
 
@@ -112,7 +113,7 @@ async def test_a_start_can_be_called_off(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("component", "variables"),
     [
-        ("node", ["STANDBY_NODE_TOKEN is not set (secret shared with the gateways)", "STANDBY_STATE_DIR is not set"]),
+        ("node", ["STANDBY_NODE_TOKEN is not set (secret that gateways show to doors", "STANDBY_STATE_DIR is not set"]),
         ("gateway", ["STANDBY_NODE_TOKEN is not set", "STANDBY_KEY_PEPPER is not set"]),
     ],
 )

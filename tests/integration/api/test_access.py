@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from standby.gateway.api.routes import TABLE
 from standby.gateway.keys import generate
-from support.control_api import ONE, TWO, Control, until
+from support.control_api import ONE, TWO, Control
+from support.waiting import until
 
 NAMED = [row for row in TABLE if "{name}" in row.path]
 

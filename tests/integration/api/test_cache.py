@@ -12,8 +12,9 @@ from standby.warm_pool.cache import ArtifactCache
 from standby.warm_pool.orders import CacheOrders
 from support.cluster import make_node
 from support.command import standby
-from support.control_api import ONE, Control, until
+from support.control_api import ONE, Control
 from support.gguf_builder import gguf
+from support.waiting import until
 
 
 async def a_model(control: Control, folder: Path, name: str = "m", seed: int = 0) -> Manifest:

@@ -21,9 +21,10 @@ from standby.cli.main import app
 from standby.domain.endpoint import Failure
 from standby.domain.events import FetchProgress
 from standby.domain.instance import InstanceState
-from support.control_api import ONE, TWO, Control, control_api, until
+from support.control_api import ONE, TWO, Control, control_api
 from support.real_model import real_model_path
 from support.s3_server import s3_server
+from support.waiting import until
 
 
 @pytest.fixture(autouse=True)

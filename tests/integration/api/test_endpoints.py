@@ -7,7 +7,8 @@ import asyncio
 from standby.domain.endpoint import Failure
 from standby.domain.errors import BusUnavailable
 from standby.domain.instance import InstanceState
-from support.control_api import ONE, Control, until
+from support.control_api import ONE, Control
+from support.waiting import until
 
 FAILURE = Failure(
     reason="the engine ended with exit code 1", first_error="error: no such tensor", log_tail=("a", "b"), attempts=3

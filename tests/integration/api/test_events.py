@@ -12,6 +12,7 @@ import httpx
 from standby.domain.access import Lease
 from standby.domain.events import ComponentNotice, FetchProgress
 from support.control_api import ONE, TWO, Control
+from support.waiting import until
 
 
 @asynccontextmanager
@@ -52,6 +53,26 @@ async def test_a_tenant_follows_its_own_events(control: Control) -> None:
         await control.context.events.publish(fetched(ONE, 2))
 
         assert (await next_event(lines))["id"] == f"{ONE}-2"
+
+
+async def test_a_stream_ends_with_the_key_that_opened_it(control: Control) -> None:
+    """Field case B44: a stream outlives the check of its key, and must not outlive the key."""
+    async with stream(control, "one") as lines:
+        assert await anext(lines) == ": following"
+        keys = (await control.call("admin", "GET", "/api/v1/keys")).json()["keys"]
+        (mine,) = (key["id"] for key in keys if key["name"] == "one")
+        assert (await control.call("admin", "DELETE", f"/api/v1/keys/{mine}")).status_code == 200
+        await control.context.events.publish(fetched(ONE, 1))
+        assert [line async for line in lines if line.startswith("data:")] == []
+
+
+async def test_a_follower_who_leaves_leaves_no_subscription(control: Control) -> None:
+    client = control.context.bus._client
+    before = len(client._subs)
+    for _ in range(3):
+        async with stream(control, "one") as lines:
+            assert await anext(lines) == ": following"
+    await until(lambda: len(client._subs) == before)
 
 
 async def test_creation_is_told(control: Control) -> None:

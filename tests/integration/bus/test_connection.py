@@ -13,7 +13,8 @@ from pydantic import SecretStr
 from standby.bus.connection import Bus
 from standby.bus.settings import BusSettings
 from standby.domain.errors import BusUnavailable, PayloadTooLarge
-from support.nats_server import NatsServer, eventually
+from support.nats_server import NatsServer
+from support.waiting import until
 
 
 def unused_port() -> int:
@@ -51,7 +52,7 @@ async def test_a_failing_handler_is_counted_and_hears_the_next_message(bus: Bus)
     subscription = await bus.subscribe("demand.>", handler)
     await bus.publish("demand.a.b", b"bad")
     await bus.publish("demand.a.b", b"good")
-    await eventually(lambda: heard == [b"bad", b"good"], why="both messages heard")
+    await until(lambda: heard == [b"bad", b"good"], "both messages heard")
     assert bus.statistics().callback_failures == 1
     await subscription.unsubscribe()
     await bus.publish("demand.a.b", b"late")
@@ -90,17 +91,17 @@ async def test_comes_back_after_a_restart_with_every_subscription_and_callback(s
         for callback in (failing, early, following):
             bus.on_reconnect(callback)
         await server.stop(kill=kill)
-        await eventually(lambda: not bus.connected, why="loss noticed")
+        await until(lambda: not bus.connected, "loss noticed")
         with pytest.raises(BusUnavailable, match="not connected"):
             await bus.publish("demand.a.b", b"x")
         await asyncio.sleep(0.5)
         assert bus.disconnected_for() >= 0.4
         await server.start()
-        await eventually(lambda: calls == ["failing", "early", "early", "following"], within_s=2, why="callbacks ran in order")
-        await eventually(lambda: other.connected, within_s=2, why="other connection back")
+        await until(lambda: calls == ["failing", "early", "early", "following"], "callbacks ran in order", within_s=2)
+        await until(lambda: other.connected, "other connection back", within_s=2)
         assert bus.disconnected_for() == 0
         await other.publish("demand.a.b", b"again")
-        await eventually(lambda: heard == [b"again"], within_s=2, why="message heard after the restart")
+        await until(lambda: heard == [b"again"], "message heard after the restart", within_s=2)
         counts = bus.statistics()
         assert (counts.reconnects, counts.disconnects, counts.callback_failures) == (1, 1, 1)
 
@@ -129,10 +130,10 @@ async def test_a_silent_partition_is_noticed_by_pings(server: NatsServer) -> Non
         assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            await eventually(lambda: not bus.connected, why="partition noticed")
+            await until(lambda: not bus.connected, "partition noticed")
         finally:
             os.kill(server.pid, signal.SIGCONT)
-        await eventually(lambda: bus.connected, why="connection back")
+        await until(lambda: bus.connected, "connection back")
 
 
 async def test_dropped_messages_are_counted_and_told(bus: Bus, server: NatsServer) -> None:
@@ -143,7 +144,7 @@ async def test_dropped_messages_are_counted_and_told(bus: Bus, server: NatsServe
             await sender.publish("demand.a.b", b"x")
         await sender.flush()
     await bus.flush()
-    await eventually(lambda: bool(drops), why="drops told")
+    await until(lambda: bool(drops), "drops told")
     assert bus.statistics().slow_consumer_drops == subscription.drops == len(drops)
 
 
@@ -162,5 +163,5 @@ async def test_a_connection_that_the_library_gave_up_is_made_anew(bus: Bus, serv
         await back.wait()
     async with server.bus() as other:
         await other.publish("demand.a.b", b"again")
-        await eventually(lambda: heard == [b"again"], why="message heard on the new connection")
+        await until(lambda: heard == [b"again"], "message heard on the new connection")
     assert bus.statistics().revivals == 1

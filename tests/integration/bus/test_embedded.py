@@ -19,7 +19,8 @@ from standby.bus.embedded import EmbeddedNats
 from standby.bus.tables_set import open_tables
 from standby.domain.access import Lease
 from standby.domain.errors import BusUnavailable, ConfigurationError
-from support.nats_server import NatsServer, eventually
+from support.nats_server import NatsServer
+from support.waiting import until
 
 PARENT = """
 import asyncio, sys
@@ -127,7 +128,7 @@ async def test_the_server_dies_with_its_parent_and_the_folder_is_free_again(tmp_
     assert psutil.pid_exists(pid)
     os.kill(parent.pid, signal_number)
     await parent.wait()
-    await eventually(lambda: not alive(pid), why="server gone")
+    await until(lambda: not alive(pid), "server gone")
     successor = EmbeddedNats(tmp_path / "state")
     await successor.start()
     await successor.stop()

@@ -13,7 +13,8 @@ from standby.bus.connection import Bus
 from standby.bus.events import EventLog
 from standby.domain.errors import BusUnavailable
 from standby.domain.events import AnyEvent, ComponentNotice, DecisionMade, EndpointChanged
-from support.nats_server import NatsServer, eventually
+from support.nats_server import NatsServer
+from support.waiting import until
 
 
 def notice(n: int, tenant: str = "", endpoint: str = "") -> ComponentNotice:
@@ -77,7 +78,7 @@ async def test_follow_replays_then_goes_on_and_tells_nothing_twice(server: NatsS
             await events.publish(notice(n))
             await asyncio.sleep(0)
         subscription = await following
-        await eventually(lambda: bool(heard) and heard[-1].id == "e199", why="last event heard")
+        await until(lambda: bool(heard) and heard[-1].id == "e199", "last event heard")
         await subscription.unsubscribe()
     first = int(heard[0].id[1:])
     assert first >= 5
@@ -97,7 +98,7 @@ async def test_without_the_server_events_wait_and_only_the_oldest_beyond_the_lim
 ) -> None:
     events = await EventLog.open(bus, queue_limit=5)
     await server.stop(kill=True)
-    await eventually(lambda: not bus.connected, why="loss noticed")
+    await until(lambda: not bus.connected, "loss noticed")
     for n in range(8):
         await events.publish(notice(n))
     assert bus.statistics().events_dropped == 3
@@ -113,3 +114,12 @@ async def test_an_event_of_an_unknown_kind_is_skipped_and_counted(bus: Bus, even
     await stored(events, 1)
     assert ids(await events.recent(10)) == ["e1"]
     assert bus.statistics().undecodable_values >= 1
+
+
+async def test_an_event_that_is_too_big_is_dropped_and_those_after_it_are_sent(events: EventLog, bus: Bus) -> None:
+    huge = notice(1).model_copy(update={"message": "x" * 9_000_000})
+    await events.publish(huge)
+    await events.publish(notice(2))
+    await stored(events, 1)
+    assert ids(await events.recent(10)) == ["e2"]
+    assert bus.counters.events_dropped == 1

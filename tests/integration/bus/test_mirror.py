@@ -18,7 +18,8 @@ from standby.bus.tables import Entry, Snapshot, Table
 from standby.bus.tables_set import Tables, open_tables
 from standby.domain.access import Lease
 from standby.domain.errors import BusUnavailable, RevisionConflict
-from support.nats_server import Link, NatsServer, eventually
+from support.nats_server import Link, NatsServer
+from support.waiting import until
 
 
 def lease(holder: str, epoch: int = 1) -> Lease:
@@ -73,13 +74,13 @@ async def test_snapshot_first_then_updates_and_removals_with_true_revisions(bus:
     async with mirrored(bus, changes) as mirror:
         assert holders(mirror) == {"old": "there"}
         revision = await writer.leases.put("new", lease("one"))
-        await eventually(lambda: "new" in mirror.entries, why="new key mirrored")
+        await until(lambda: "new" in mirror.entries, "new key mirrored")
         assert mirror.entries["new"].revision == revision
         # The mirrored revision is fit for compare-and-set without reading first.
         second = await writer.leases.update("new", lease("two"), mirror.entries["new"].revision)
-        await eventually(lambda: mirror.entries["new"].revision == second, why="update mirrored")
+        await until(lambda: mirror.entries["new"].revision == second, "update mirrored")
         await writer.leases.delete("new", second)
-        await eventually(lambda: "new" not in mirror.entries, why="removal mirrored")
+        await until(lambda: "new" not in mirror.entries, "removal mirrored")
     assert changes.seen == [("old", None, "there"), ("new", None, "one"), ("new", "one", "two"), ("new", "two", None)]
 
 
@@ -93,7 +94,7 @@ async def test_a_refused_write_is_never_seen(bus: Bus, writer: Tables) -> None:
         with pytest.raises(RevisionConflict):
             await writer.leases.create("a", lease("refused"))
         await writer.leases.put("b", lease("later"))
-        await eventually(lambda: "b" in mirror.entries, why="later write mirrored")
+        await until(lambda: "b" in mirror.entries, "later write mirrored")
     assert changes.seen == [("a", None, "right"), ("b", None, "later")]
 
 
@@ -103,7 +104,7 @@ async def test_only_the_prefix_is_mirrored(bus: Bus, writer: Tables) -> None:
     async with mirrored(bus, prefix="n1.") as mirror:
         await writer.leases.put("n10.b", lease("other"))
         await writer.leases.put("n1.b", lease("mine"))
-        await eventually(lambda: "n1.b" in mirror.entries, why="own key mirrored")
+        await until(lambda: "n1.b" in mirror.entries, "own key mirrored")
         assert set(mirror.entries) == {"n1.a", "n1.b"}
 
 
@@ -112,7 +113,7 @@ async def test_a_burst_arrives_in_order_and_complete(bus: Bus, writer: Tables) -
     async with mirrored(bus, changes) as mirror:
         await asyncio.gather(*(writer.leases.put(f"k{n % 20}", lease(f"h{n}")) for n in range(400)))
         stored = await writer.leases.list()
-        await eventually(lambda: len(changes.seen) == 400, why="all changes told")
+        await until(lambda: len(changes.seen) == 400, "all changes told")
         assert dict(mirror.entries) == stored
 
 
@@ -126,7 +127,7 @@ async def test_a_change_right_after_a_restart_is_visible(
 
         async def change() -> None:
             await put_when_back(writer.leases, "a", lease("after"))
-            await eventually(lambda: "a" in mirror.entries, why="change mirrored")
+            await until(lambda: "a" in mirror.entries, "change mirrored")
 
         async with asyncio.timeout(2):
             await change()
@@ -147,15 +148,15 @@ async def test_what_changed_while_away_is_found_on_return(server: NatsServer, wr
     async with behind_a_link(server) as (bus, link), mirrored(bus, changes) as mirror:
         changes.seen.clear()
         link.cut()
-        await eventually(lambda: not bus.connected, why="cut noticed")
+        await until(lambda: not bus.connected, "cut noticed")
         await writer.leases.delete("removed")
         await writer.leases.put("changed", lease("after"))
         await writer.leases.put("new", lease("after"))
         assert holders(mirror) == {"kept": "before", "removed": "before", "changed": "before"}
         link.mend()
         wanted = {"kept": "before", "changed": "after", "new": "after"}
-        await eventually(lambda: holders(mirror) == wanted, within_s=5, why="difference found")
-        await eventually(lambda: len(changes.seen) == 3, why="changes told")
+        await until(lambda: holders(mirror) == wanted, "difference found", within_s=5)
+        await until(lambda: len(changes.seen) == 3, "changes told")
     assert sorted(changes.seen) == [("changed", "before", "after"), ("new", None, "after"), ("removed", "before", None)]
 
 
@@ -166,7 +167,7 @@ async def test_messages_lost_without_a_disconnect_are_found_by_the_periodic_list
         await mirror._subscription.unsubscribe()
         await writer.leases.delete("gone")
         await writer.leases.put("new", lease("after"))
-        await eventually(lambda: holders(mirror) == {"new": "after"}, why="difference found by listing")
+        await until(lambda: holders(mirror) == {"new": "after"}, "difference found by listing")
 
 
 async def test_a_dropped_message_causes_a_listing_at_once(bus: Bus, writer: Tables) -> None:
@@ -177,7 +178,7 @@ async def test_a_dropped_message_causes_a_listing_at_once(bus: Bus, writer: Tabl
         await subscription.unsubscribe()
         await writer.leases.put("missed", lease("x"))
         subscription.dropped("changed.leases.missed")
-        await eventually(lambda: "missed" in mirror.entries, within_s=5, why="missed key found")
+        await until(lambda: "missed" in mirror.entries, "missed key found", within_s=5)
 
 
 class ForgetfulTable(Table[Lease]):
@@ -195,7 +196,7 @@ async def test_absence_from_a_listing_is_no_evidence(bus: Bus, writer: Tables) -
     await mirror.start()
     await writer.leases.put("alive", lease("x"))
     await writer.leases.put("dead", lease("x"))
-    await eventually(lambda: len(mirror.entries) == 2, why="both mirrored")
+    await until(lambda: len(mirror.entries) == 2, "both mirrored")
     assert mirror._subscription is not None
     await mirror._subscription.unsubscribe()
     await writer.leases.delete("dead")
@@ -211,7 +212,7 @@ async def test_a_listing_older_than_the_copy_is_not_believed(bus: Bus, writer: T
     async with mirrored(bus) as mirror:
         old = await mirror._table.snapshot()
         await writer.leases.put("b", lease("two"))
-        await eventually(lambda: "b" in mirror.entries, why="newer key mirrored")
+        await until(lambda: "b" in mirror.entries, "newer key mirrored")
 
         async def stale(prefix: str = "") -> Snapshot[Lease]:
             return old
@@ -233,7 +234,7 @@ async def test_an_emptied_store_is_said_loudly_rebuilt_and_no_order_to_forget(
         changes.seen.clear()
         with caplog.at_level(logging.ERROR):
             await server.restart(kill=True, wipe=True)
-            await eventually(lambda: mirror.orphans == {"a", "b"}, within_s=5, why="loss noticed")
+            await until(lambda: mirror.orphans == {"a", "b"}, "loss noticed", within_s=5)
         assert holders(mirror) == {"a": "before", "b": "before"}
         assert changes.seen == []
         assert bus.statistics().store_losses >= 1
@@ -242,10 +243,10 @@ async def test_an_emptied_store_is_said_loudly_rebuilt_and_no_order_to_forget(
         assert any("2 entries live only in this process" in message for message in said)
         # Who owns a record announces it again, and it is an orphan no more, though revisions began anew at 1.
         await put_when_back(writer.leases, "a", lease("after"))
-        await eventually(lambda: mirror.orphans == {"b"}, why="announced record adopted")
+        await until(lambda: mirror.orphans == {"b"}, "announced record adopted")
         assert mirror.entries["a"].revision == 1
         await writer.leases.delete("b")
-        await eventually(lambda: set(mirror.entries) == {"a"}, why="explicit removal obeyed")
+        await until(lambda: set(mirror.entries) == {"a"}, "explicit removal obeyed")
     assert changes.seen == [("a", "before", "after"), ("b", "before", None)]
 
 
@@ -253,18 +254,18 @@ async def test_a_bucket_deleted_under_a_running_mirror_is_made_again(server: Nat
     async with server.bus(nats_relist_interval=0.2) as bus, mirrored(bus) as mirror:
         await bus.jetstream.delete_stream(subjects.bucket_stream("leases"))
         await put_when_back(writer.leases, "a", lease("after"))
-        await eventually(lambda: "a" in mirror.entries, why="new bucket mirrored")
+        await until(lambda: "a" in mirror.entries, "new bucket mirrored")
 
 
 async def test_an_unreadable_value_keeps_the_last_readable_one(bus: Bus, writer: Tables) -> None:
     await writer.leases.put("a", lease("good"))
     async with mirrored(bus) as mirror:
         await bus.jetstream.publish(subjects.key_subject("leases", "a"), b"{")
-        await eventually(lambda: bus.statistics().undecodable_values == 1, why="bad value counted")
+        await until(lambda: bus.statistics().undecodable_values == 1, "bad value counted")
         await mirror.refresh()
         assert holders(mirror) == {"a": "good"}
         await writer.leases.put("a", lease("better"))
-        await eventually(lambda: holders(mirror) == {"a": "better"}, why="mirror goes on")
+        await until(lambda: holders(mirror) == {"a": "better"}, "mirror goes on")
 
 
 async def test_a_failing_on_change_does_not_stop_the_copy(bus: Bus, writer: Tables) -> None:
@@ -275,7 +276,7 @@ async def test_a_failing_on_change_does_not_stop_the_copy(bus: Bus, writer: Tabl
     await mirror.start()
     await writer.leases.put("a", lease("x"))
     await writer.leases.put("b", lease("x"))
-    await eventually(lambda: set(mirror.entries) == {"a", "b"}, why="both mirrored")
+    await until(lambda: set(mirror.entries) == {"a", "b"}, "both mirrored")
     assert bus.statistics().callback_failures == 2
     await mirror.stop()
 
@@ -298,6 +299,6 @@ async def test_flapping_leaves_no_consumer_behind(bus: Bus, server: NatsServer, 
         for n in range(10):
             await server.restart(kill=True)
             await put_when_back(writer.leases, "a", lease(f"h{n}"))
-            await eventually(lambda wanted=f"h{n}": holders(mirror).get("a") == wanted, why="change mirrored")  # type: ignore[misc]
+            await until(lambda wanted=f"h{n}": holders(mirror).get("a") == wanted, "change mirrored")  # type: ignore[misc]
         info = await bus.jetstream.stream_info(subjects.bucket_stream("leases"))
         assert info.state.consumer_count == 0

@@ -13,7 +13,8 @@ from standby.bus import subjects
 from standby.bus.connection import Bus
 from standby.bus.queue import Verdict, WorkHandler, WorkItem, WorkQueue
 from standby.domain.errors import BusUnavailable
-from support.nats_server import NatsServer, eventually
+from support.nats_server import NatsServer
+from support.waiting import until
 
 
 async def emptied(queue: WorkQueue) -> None:
@@ -51,7 +52,7 @@ async def test_done_items_leave_and_a_second_put_of_an_id_is_one_item(queue: Wor
         return Verdict.DONE
 
     async with consuming(queue, handler):
-        await eventually(lambda: len(done) == 2, why="both items done")
+        await until(lambda: len(done) == 2, "both items done")
         await emptied(queue)
     assert done == [WorkItem("a", b"1", 1), WorkItem("b", b"2", 1)]
 
@@ -123,7 +124,7 @@ async def test_a_cancelled_worker_gives_its_item_back_at_once(bus: Bus) -> None:
         return Verdict.DONE
 
     async with consuming(queue, finish):
-        await eventually(lambda: attempts == [2], why="item given back")
+        await until(lambda: attempts == [2], "item given back")
 
 
 async def test_retry_comes_again_and_reject_never(bus: Bus, queue: WorkQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +144,7 @@ async def test_retry_comes_again_and_reject_never(bus: Bus, queue: WorkQueue, mo
         return Verdict.DONE
 
     async with consuming(queue, handler):
-        await eventually(lambda: seen == {"retry": 2, "raise": 2, "reject": 1}, why="each had its attempts")
+        await until(lambda: seen == {"retry": 2, "raise": 2, "reject": 1}, "each had its attempts")
         await emptied(queue)
     assert bus.statistics().callback_failures == 1
 
@@ -172,7 +173,7 @@ async def test_work_goes_on_over_restarts_without_loss_or_leaked_consumers(
             await server.restart(kill=n % 2 == 0)
             async with asyncio.timeout(5):
                 await put(f"item-{n}")
-                await eventually(lambda wanted=f"item-{n}": wanted in done, within_s=5, why="item done after restart")  # type: ignore[misc]
+                await until(lambda wanted=f"item-{n}": wanted in done, "item done after restart", within_s=5)  # type: ignore[misc]
         await emptied(queue)
     info = await bus.jetstream.stream_info(subjects.work_stream("jobs"))
     assert (info.state.consumer_count, info.state.messages) == (1, 0)
@@ -200,4 +201,4 @@ async def test_a_lost_store_is_made_again_under_a_waiting_worker(server: NatsSer
 
         async with asyncio.timeout(10):
             await put()
-        await eventually(lambda: done == ["a"], why="item done on the new store")
+        await until(lambda: done == ["a"], "item done on the new store")

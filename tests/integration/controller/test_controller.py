@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from standby.domain.instance import InstanceState, Rung
 from support.cluster import TENANT, make_config, make_endpoint, make_model
 from support.fake_node import FakeNode, fake_node
 from support.nats_server import NatsServer, nats_server
+from support.waiting import until
 
 LIMIT_S = 15.0
 
@@ -77,14 +78,6 @@ class World:
     async def status(self, name: str) -> EndpointStatus | None:
         entry = await self.tables.endpoints.get(f"{TENANT}.{name}")
         return None if entry is None else entry.value.status
-
-
-async def until(holds: Callable[[], object], what: str) -> None:
-    """Wait until ``holds()``; the deadline only ends a test that would hang."""
-    async with asyncio.timeout(LIMIT_S):
-        while not holds():
-            await asyncio.sleep(0.01)
-    assert holds(), what
 
 
 @asynccontextmanager
@@ -310,3 +303,30 @@ async def test_after_the_bus_was_away_demand_is_heard_again(tmp_path: Path) -> N
                 await w.ask("b")
                 await asyncio.sleep(0.1)
         assert len(await w.assignments()) == 2
+
+
+async def test_a_write_of_a_former_leader_that_lands_late_is_stamped(tmp_path: Path) -> None:
+    """Nodes ignore what bears an older epoch than they have seen: unstamped, its instance would be on its way for ever."""
+    async with world(tmp_path) as w, controller(w.server, "c1") as one, fake_node(w.tables) as node:
+        await w.create_endpoint("e")
+        await w.ask("e")
+        await until(lambda: bool(node.seen), "the first assignment is written")
+        epoch = one.leadership.epoch
+        late = node.seen[0].model_copy(update={"instance": "late", "intent": "late", "leader_epoch": epoch - 1})
+        await w.tables.assignments.create("n1.late", late)
+        await until(lambda: ("late", epoch) in {(a.instance, a.leader_epoch) for a in node.seen}, "it is stamped")
+
+
+async def test_removals_leave_nothing_behind_in_the_controller(tmp_path: Path) -> None:
+    async with world(tmp_path) as w, controller(w.server, "c1") as one, fake_node(w.tables) as node:
+        await w.create_endpoint("e")
+        await w.ask("e")
+        await until(lambda: bool(node.states), "the instance is reported")
+        entry = await w.tables.endpoints.get(f"{TENANT}.e")
+        assert entry is not None
+        deleting = entry.value.model_copy(update={"status": EndpointStatus.DELETING})
+        await w.tables.endpoints.put(entry.key, deleting)
+        await until(lambda: not one.state.endpoints.entries, "the endpoint is gone")
+        await until(lambda: not one.state._by_endpoint and not one.state._instances_of, "nothing of it is left")
+        await asyncio.sleep(0)
+        assert (one.state._removed, one.state._dropped_endpoints, one.state._status) == (set(), {}, {})

@@ -11,8 +11,9 @@ import pytest
 
 from standby.domain.errors import Conflict
 from standby.warm_pool.door import DoorLimits
-from support.door_rig import INSTANCE, SLOTS, Rig, until
+from support.door_rig import INSTANCE, SLOTS, Rig
 from support.upstream import Call, echo, until_gone, upstream
+from support.waiting import until
 
 
 async def test_request_reaches_the_engine_without_the_platforms_headers(rig: Rig) -> None:

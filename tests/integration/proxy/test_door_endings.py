@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from standby.warm_pool.door import DoorLimits
-from support.door_rig import INSTANCE, Rig, until
+from support.door_rig import INSTANCE, Rig
 from support.upstream import Call
+from support.waiting import until
 
 
 async def test_unconnectable_engine_is_a_502_that_saw_nothing(rig: Rig, socket_path: Path) -> None:
@@ -234,3 +235,34 @@ async def test_stop_does_not_wait_for_a_stalled_gateway(rig: Rig) -> None:
         await rig.door.stop()
     assert not rig.door.connections
     client.abort()
+
+
+@pytest.mark.parametrize("framing", ["content-length: 2\r\n\r\n{}", "transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"])
+async def test_a_second_answer_behind_the_first_reaches_nobody(rig: Rig, framing: str) -> None:
+    """An engine that answers twice must not write into a connection on which other tenants' answers travel."""
+
+    async def twice(call: Call) -> None:
+        evil = b"HTTP/1.1 200 OK\r\ncontent-length: 46\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil....."
+        await call.write(f"HTTP/1.1 200 OK\r\n{framing}".encode() + evil)
+
+    rig.engine.handler = twice
+    client = await rig.connect()
+    for _ in range(2):
+        client.send("POST", "/v1/completions", rig.headers(), b"{}")
+        answer = await client.answer()
+        assert (answer.status, answer.complete, answer.body) == (200, True, b"{}")
+    await client.close()
+    await rig.idle()
+
+
+@pytest.mark.parametrize("rig", [DoorLimits(head_s=0.1)], indirect=True)
+async def test_a_connection_that_shows_no_token_is_closed_and_an_idle_one_is_kept(rig: Rig) -> None:
+    idle = await rig.connect()
+    assert (await idle.request("POST", "/v1/completions", rig.headers(), b"{}")).status == 200
+    silent, halting = await rig.connect(), await rig.connect()
+    halting.writer.write(b"POST / HT")
+    for client in (silent, halting):
+        assert not (await client.answer()).complete
+    assert (await idle.request("POST", "/v1/completions", rig.headers(), b"{}")).status == 200
+    for client in (idle, silent, halting):
+        await client.close()

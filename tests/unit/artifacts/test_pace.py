@@ -9,21 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standby.artifacts.pace import Pacer, TokenBucket
+from support.clock import Clock
 
 pytestmark = pytest.mark.decision
-
-
-class Clock:
-    """Stands still unless somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
 
 
 def test_a_debt_is_waited_for() -> None:

@@ -8,6 +8,7 @@ from standby.bus.tables import Entry
 from standby.controller.leader import LEASE_KEY, Leadership
 from standby.domain.access import Lease
 from standby.domain.errors import BusUnavailable, LeaseLost, RevisionConflict
+from support.clock import Clock
 
 
 class Cell:
@@ -47,25 +48,12 @@ class Cell:
         return revision
 
 
-class Time:
-    """A clock; sleeping moves it."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-def candidate(cell: Cell, time: Time, name: str, **options: object) -> Leadership:
+def candidate(cell: Cell, time: Clock, name: str, **options: object) -> Leadership:
     return Leadership(cell, name, ttl=5.0, clock=time, sleep=time.sleep, **options)  # type: ignore[arg-type]
 
 
 async def test_the_first_candidate_leads_at_once_with_epoch_one() -> None:
-    cell, time = Cell(), Time()
+    cell, time = Cell(), Clock()
     leader = candidate(cell, time, "a")
     with pytest.raises(LeaseLost):
         leader.check()
@@ -75,7 +63,7 @@ async def test_the_first_candidate_leads_at_once_with_epoch_one() -> None:
 
 
 async def test_a_silent_leader_is_replaced_after_ttl_on_the_candidates_own_clock() -> None:
-    cell, time = Cell(), Time()
+    cell, time = Cell(), Clock()
     first, second = candidate(cell, time, "a"), candidate(cell, time, "b")
     await first.campaign()
     assert await second.campaign() == 2
@@ -86,7 +74,7 @@ async def test_a_silent_leader_is_replaced_after_ttl_on_the_candidates_own_clock
 
 
 async def test_a_renewing_leader_is_not_replaced() -> None:
-    cell, time = Cell(), Time()
+    cell, time = Cell(), Clock()
     first, second = candidate(cell, time, "a"), candidate(cell, time, "b")
     await first.campaign()
     for _ in range(20):
@@ -97,7 +85,7 @@ async def test_a_renewing_leader_is_not_replaced() -> None:
 
 
 async def test_a_released_lease_is_taken_at_once() -> None:
-    cell, time = Cell(), Time()
+    cell, time = Cell(), Clock()
     first, second = candidate(cell, time, "a"), candidate(cell, time, "b")
     await first.campaign()
     assert await second.try_acquire() is not None
@@ -109,7 +97,7 @@ async def test_a_released_lease_is_taken_at_once() -> None:
 
 async def test_who_lost_its_own_lease_by_silence_leads_again_at_once() -> None:
     """Field case B38: after a long outage of the bus nobody waits for the silence of a leader that is oneself."""
-    cell, time = Cell(), Time()
+    cell, time = Cell(), Clock()
     leader, other = candidate(cell, time, "a"), candidate(cell, time, "b")
     await leader.campaign()
     cell.away = True
@@ -123,7 +111,7 @@ async def test_who_lost_its_own_lease_by_silence_leads_again_at_once() -> None:
 
 
 async def test_who_cannot_renew_stops_after_ttl() -> None:
-    cell, time = Cell(), Time()
+    cell, time = Cell(), Clock()
     leader = candidate(cell, time, "a")
     await leader.campaign()
     cell.away = True
@@ -133,7 +121,7 @@ async def test_who_cannot_renew_stops_after_ttl() -> None:
 
 
 async def test_a_renewal_whose_receipt_was_lost_is_still_ours() -> None:
-    cell, time = Cell(), Time()
+    cell, time = Cell(), Clock()
     leader = candidate(cell, time, "a")
     await leader.campaign()
     time.now = 102.0
@@ -147,7 +135,7 @@ async def test_a_renewal_whose_receipt_was_lost_is_still_ours() -> None:
 
 
 async def test_a_lease_taken_by_another_is_lost_at_once() -> None:
-    cell, time = Cell(), Time()
+    cell, time = Cell(), Clock()
     leader = candidate(cell, time, "a")
     await leader.campaign()
     assert cell.entry is not None
@@ -158,6 +146,6 @@ async def test_a_lease_taken_by_another_is_lost_at_once() -> None:
 
 
 async def test_the_epoch_never_falls_even_when_the_store_was_lost() -> None:
-    cell, time = Cell(), Time()
+    cell, time = Cell(), Clock()
     leader = candidate(cell, time, "a", epoch_floor=lambda: 41)
     assert await leader.campaign() == 42

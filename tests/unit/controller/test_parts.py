@@ -10,7 +10,7 @@ import pytest
 from standby.controller import keepalive, placement, scaling, victims
 from standby.controller.actions import ConfirmAbsent
 from standby.controller.demand import DemandBook
-from standby.controller.plan import plan, plan_endpoint
+from standby.controller.plan import plan
 from standby.controller.view import Bucket, EndpointDemand, ObservedNode, observe_instance, observe_node
 from standby.domain.demand import Demand, GatewayBeat
 from standby.domain.endpoint import ScalePolicy, Variant
@@ -357,5 +357,6 @@ def test_one_endpoint_alone_is_planned_like_all_together() -> None:
         cluster.ask(name, queued=1)
     view = cluster.view()
     whole = plan(view, cluster.now).actions
-    assert plan_endpoint(view, f"{TENANT}.a", cluster.now).actions == whole[:1]
-    assert plan_endpoint(view, f"{TENANT}.unknown", cluster.now).actions == ()
+    alone = replace(view, endpoints={f"{TENANT}.a": view.endpoints[f"{TENANT}.a"]})
+    assert plan(alone, cluster.now).actions == whole[:1]
+    assert plan(replace(view, endpoints={}), cluster.now).actions == ()

@@ -10,7 +10,7 @@ import pytest
 from standby.controller.actions import Assign, MarkEndpoint, Retarget, Unassign
 from standby.controller.plan import plan
 from standby.domain.demand import Demand
-from standby.domain.endpoint import EndpointStatus
+from standby.domain.endpoint import NO_MEMORY, EndpointStatus, Failure
 from standby.domain.instance import InstanceState
 from support.cluster import GIB, MIB, Cluster, make_model
 
@@ -321,6 +321,32 @@ def test_memory_already_promised_is_not_promised_twice() -> None:
     cluster.decide()
     assert (cluster.state_of("a"), cluster.state_of("b")) == (["new"], [])
     assert cluster.status_of("b") is EndpointStatus.FAILED
+
+
+def test_a_node_that_refuses_the_memory_for_longer_is_a_failure_that_people_see() -> None:
+    """The node's own estimate is above the controller's: without a word the endpoint would be on its way for ever."""
+    cluster = started(keep_ready=10)
+    cluster.ask(queued=1)
+    cluster.decide()
+    (slot,) = cluster.slots
+    cluster.slots[slot].done_at = math.inf
+    for attempts in (1, 2, 3):
+        refusal = Failure(reason="needs 500 bytes", code=NO_MEMORY, attempts=attempts)
+        cluster.report(slot, InstanceState.STAGED, failure=refusal)
+        cluster.decide()
+        assert cluster.status_of() is EndpointStatus.IN_SERVICE
+    cluster.report(slot, InstanceState.STAGED, failure=Failure(reason="needs 500 bytes", code=NO_MEMORY, attempts=4))
+    cluster.decide()
+    assert cluster.status_of() is EndpointStatus.FAILED
+    marks = len(cluster.trace)
+    cluster.report(slot, InstanceState.STARTING, failure=Failure(reason="needs 500 bytes", code=NO_MEMORY, attempts=5))
+    cluster.decide()
+    assert len(cluster.trace) == marks, "each further try is no news"
+
+    cluster.ask()
+    cluster.run_until(1060.0)
+    assert cluster.state_of() == [], "nobody asks any more: the climb is given up"
+    assert cluster.status_of() is EndpointStatus.IN_SERVICE
 
 
 def test_a_lost_node_is_no_capacity_but_keeps_its_assignments_for_five_minutes() -> None:

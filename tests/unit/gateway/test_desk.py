@@ -24,6 +24,7 @@ class Rig:
     policy: ScalePolicy = field(default_factory=lambda: ScalePolicy(max_cold_wait=30))
     now: float = 100.0
     urgent: int = 0
+    told: int = 0
     rooms: AllRooms = field(default_factory=lambda: AllRooms(limit=10_000))
 
     def __post_init__(self) -> None:
@@ -34,6 +35,7 @@ class Rig:
 
     def _demand(self, _desk: Desk, urgent: bool) -> None:
         self.urgent += urgent
+        self.told += 1
 
     def ask(self, body_bytes: int = 10, *, again: bool = False) -> asyncio.Task[Grant]:
         return asyncio.create_task(self.desk.acquire(arrived=self.now, arrived_at=self.now, body_bytes=body_bytes, again=again))
@@ -106,6 +108,38 @@ async def test_full_door_pauses_the_instance_for_a_moment() -> None:
     rig.desk.instance_changed(an_instance(slots=2), seen=0)
     await turn()
     rig.desk.release(waiting.result())
+
+
+async def test_one_failure_behind_a_door_pauses_the_instance_and_does_not_end_its_epoch() -> None:
+    """A broken connection or a request at its time limit: the engine lives on, so that no new epoch would ever come."""
+    rig = Rig()
+    rig.desk.instance_changed(an_instance(slots=2), seen=0)
+    grant = await rig.ask()
+    rig.desk.unreachable(grant)
+    rig.desk.release(grant)
+    waiting = rig.ask(again=True)
+    await turn()
+    assert not waiting.done()
+    assert rig.desk.has_ready
+    rig.now += 2
+    rig.desk.instance_changed(an_instance(slots=2), seen=0)
+    await turn()
+    rig.desk.release(waiting.result())
+
+
+async def test_a_request_that_a_door_refuses_after_the_deletion_is_told_so_at_once() -> None:
+    """It would otherwise wait for max_cold_wait at a desk that nobody serves, and speak for the endpoint's successor."""
+    rig = Rig()
+    rig.desk.instance_changed(an_instance(slots=1), seen=0)
+    with rig.desk.enter():
+        grant = await rig.ask()
+        rig.desk.endpoint_removed()
+        told = rig.told
+        rig.desk.refused(grant, "draining")
+        rig.desk.release(grant)
+        with pytest.raises(EndpointNotFound):
+            await rig.ask(again=True)
+    assert (rig.desk.in_flight, rig.desk.queued, rig.told) == (0, 0, told)
 
 
 async def test_cold_wait_is_bounded_and_says_which_limit() -> None:

@@ -10,8 +10,10 @@ import pytest
 from standby.domain.errors import EngineStartFailed, ProbeFailed
 from standby.runtime.engines.base import failure_of
 from standby.runtime.engines.fake import FakeEngine
-from standby.runtime.procfs import resident
-from support.fake_engine_spec import fake_spec, running
+from standby.runtime.process import EngineProcess
+from standby.runtime.process_ledger import ProcessLedger, ProcessRecord
+from standby.runtime.procfs import process_stat, resident
+from support.fake_engine_spec import FAKE_ENGINE_PROGRAM, fake_spec, running
 
 
 async def test_health_that_lies_is_caught_by_the_probe(engine: FakeEngine, run_dir: Path) -> None:
@@ -93,3 +95,20 @@ async def test_the_log_of_the_life_before_is_kept(engine: FakeEngine, run_dir: P
             await asyncio.wait_for(handle.exited, 10)
     assert handle.log.read_text() == "life 2\n"
     assert handle.log.with_name("fake1.previous.log").read_text() == "life 1\n"
+
+
+async def test_an_engine_whose_number_cannot_be_written_down_is_ended(run_dir: Path) -> None:
+    """The disk is full right after the spawn: no handle is returned, so nobody else would ever end it."""
+
+    class FullDisk(ProcessLedger):
+        seen: EngineProcess
+
+        def confirm(self, record: ProcessRecord, process: EngineProcess) -> None:
+            self.seen = process
+            raise OSError(28, "No space left on device")
+
+    ledger = FullDisk(run_dir / "ledger")
+    with pytest.raises(OSError, match="No space left"):
+        await FakeEngine(ledger, FAKE_ENGINE_PROGRAM).start(fake_spec(run_dir))
+    assert process_stat(ledger.seen.pid) is None
+    assert ledger.records() == ()

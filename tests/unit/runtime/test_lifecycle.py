@@ -33,6 +33,8 @@ def make(kind: type[Event], life: Lifecycle, rung: Rung = Rung.READY) -> Event:
         return v.ReservationRefused("no memory")
     if kind is v.Drained:
         return v.Drained(life.epoch)
+    if kind is v.RetryDue:
+        return v.RetryDue()
     fields = {"run": life.run, "failure": BROKEN}
     return kind(**{name: fields[name] for name in kind.__dataclass_fields__})  # type: ignore[arg-type]
 
@@ -247,6 +249,47 @@ def test_no_memory_is_no_failure_and_is_asked_for_again() -> None:
     assert life.failure is not None
     assert life.failure.reason == "12 MiB free, 300 MiB needed"
     assert play(life, v.RetryDue(), now=NOW + 1)[0].state == S.READY
+
+
+def test_refusals_of_memory_wait_longer_and_longer_until_memory_is_freed() -> None:
+    """A machine that is full for hours must not turn every waiting instance into two events a second."""
+    life, now, waits = tell(Lifecycle(), v.Targeted(Rung.READY), v.Fetched())[0], NOW, []
+    for _ in range(7):
+        life, effects = tell(life, v.ReservationRefused("full"), now=now)
+        waits += [effect.at - now for effect in effects if isinstance(effect, v.ScheduleRetry)]
+        assert life.retry_at is not None
+        now = life.retry_at
+        asked = life
+        life, _ = tell(life, v.RetryDue(), now=now)
+    assert waits == [1, 2, 4, 8, 15, 15, 15]
+    assert tell(asked, v.RetryDue(freed=True), now=now - 14)[0].state == S.STARTING
+    failed, _ = tell(ready(), v.Exited(1, BROKEN))
+    assert tell(failed, v.RetryDue(freed=True))[0].state == S.FAILED, "another kind of failure sits its back-off out"
+
+
+def test_a_clock_set_back_does_not_put_a_retry_off_by_as_much() -> None:
+    life, _ = tell(ready(), v.Exited(1, BROKEN))
+    assert tell(life, v.RetryDue(), now=NOW - 3600)[0].state == S.FETCHING
+
+
+def test_an_engine_that_does_not_end_is_a_failure_until_it_has_ended() -> None:
+    stopping, _ = tell(ready(), v.Targeted(Rung.STAGED), v.Drained(1))
+    life, effects = tell(stopping, v.StopFailed(1, BROKEN))
+    assert (life.state, effects) == (S.FAILED, [v.Release(Rung.STAGED), v.ScheduleRetry(NOW + 1)])
+    life, _ = tell(life, v.Targeted(Rung.READY), v.RetryDue(), v.Fetched(), now=NOW + 1)
+    assert life.state == S.STARTING
+    assert tell(life, v.StopFailed(1, BROKEN))[0].state == S.FAILED, "the next start waits for its end, and says so"
+    gone, effects = tell(tell(stopping, v.Targeted(Rung.COLD))[0], v.StopFailed(1, BROKEN))
+    assert (gone.state, effects) == (S.GONE, [v.Forget()])
+
+
+def test_only_a_sleeper_that_nobody_wants_awake_is_evicted() -> None:
+    life, effects = tell(asleep(), v.Evicted())
+    assert (life.state, life.target, effects) == (S.STOPPING, Rung.STAGED, [v.CloseDoor(), v.Stop(1)])
+    waking, _ = tell(asleep(), v.Targeted(Rung.READY))
+    assert tell(waking, v.Evicted()) == (waking, [])
+    refused, _ = tell(waking, v.ReservationRefused("full"))
+    assert tell(refused, v.Evicted()) == (refused, [])
 
 
 def test_one_grant_starts_one_engine() -> None:

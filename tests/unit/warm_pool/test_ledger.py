@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from standby.domain.instance import Rung
-from standby.warm_pool.costs import Costs
+from standby.warm_pool.costs import MOST_MODELS, Costs
 from standby.warm_pool.ledger import Ledger, Sleeper, reserve, victims
 
 pytestmark = pytest.mark.decision
@@ -56,4 +56,7 @@ def test_costs_forget_old_measurements_slowly() -> None:
     costs = Costs().observe("d", Rung.STAGED, 10.0).observe("d", Rung.STAGED, 20.0)
     assert costs.table["d"][Rung.STAGED] == pytest.approx(13.0)
     assert costs.gain_of_sleep("d") == 5.0
+    for version in range(MOST_MODELS):
+        costs = costs.observe("d", Rung.STAGED, 13.0).observe(f"old-{version}", Rung.STAGED, 1.0)
+    assert len(costs.table) == MOST_MODELS
     assert costs.observe("d", Rung.ASLEEP, 1.0).gain_of_sleep("d") == pytest.approx(12.0)

@@ -125,7 +125,7 @@ def test_trailer_tells_the_doors_fault() -> None:
         (CHUNKED, False, False),
         (PLAIN.replace(b"X-Standby-Refused: full", b"Connection: close"), True, False),
         (PLAIN.replace(b"HTTP/1.1", b"HTTP/1.0"), True, False),
-        (PLAIN + b"HTTP/1.1 200 OK\r\n", True, True),
+        (PLAIN + b"HTTP/1.1 200 OK\r\n", True, False),
     ],
 )
 def test_reuse_after_an_answer(answer: bytes, reuse_chunked: bool, reusable: bool) -> None:

@@ -17,13 +17,15 @@ from typing import Final
 from standby.bus.events import EventLog
 from standby.bus.tables import Entry
 from standby.domain.assignment import Assignment
+from standby.domain.endpoint import Failure
 from standby.domain.errors import StandbyError
 from standby.domain.events import ActivationEnded, AnyEvent, FetchProgress, StateChanged
 from standby.domain.instance import InstanceState, Rung
-from standby.runtime.engines.base import EngineAdapter
+from standby.runtime.engines.base import EngineAdapter, failure_of
 from standby.runtime.lifecycle import step
-from standby.runtime.lifecycle_values import Event, Exited, Lifecycle, Targeted
+from standby.runtime.lifecycle_values import Event, Evicted, Exited, FetchFailed, Lifecycle, StopFailed, Targeted
 from standby.telemetry import metrics
+from standby.warm_pool.absent_engine import AbsentEngine
 from standby.warm_pool.announcer import Announcer
 from standby.warm_pool.climb import Climb
 from standby.warm_pool.costs import Costs
@@ -51,6 +53,7 @@ class _Happened:
 
     instance: str
     event: Event
+    rescues: bool = False
 
 
 @dataclass
@@ -115,8 +118,9 @@ class Agent:
             message = await self._inbox.get()
             try:
                 self._handle(message)
-            except StandbyError as error:
-                _log.error("instance %s: %s", message.instance, error)
+            except Exception as error:  # noqa: BLE001 - one instance's fault must not end the loop that owns all of them
+                _log.exception("instance %s: %s", message.instance, type(message).__name__)
+                self._rescue(message, error)
 
     async def run_outbox(self) -> None:
         """Publish the agent's events, in order, until cancelled."""
@@ -153,6 +157,15 @@ class Agent:
         elif not self.stopping:
             self._take_up(message.instance, message.assignment)
 
+    def _rescue(self, message: _Assigned | _Happened, error: Exception) -> None:
+        """Fail the instance whose step broke off: half of it was carried out, so that no answer would ever come."""
+        managed = self.instances.get(message.instance)
+        if managed is None or (isinstance(message, _Happened) and message.rescues):
+            return
+        failure = failure_of(error) if isinstance(error, StandbyError) else Failure(reason=f"unforeseen: {error!r}")
+        event = FetchFailed(failure) if managed.life.state is InstanceState.FETCHING else Exited(managed.life.run, failure)
+        self._inbox.put_nowait(_Happened(managed.id, event, rescues=True))
+
     def _take_up(self, instance: str, assignment: Assignment | None) -> None:
         managed = self.instances.get(instance)
         if assignment is None:
@@ -171,11 +184,17 @@ class Agent:
         self._step(managed, Targeted(assignment.rung, assignment.endpoint_generation))
 
     def _adopt(self, assignment: Assignment) -> Managed:
-        adapter = self.adapter_for(assignment)
+        adapter = self._adapter(assignment)
         life = Lifecycle(epoch=self.first_epoch, run=0, can_sleep=adapter.capabilities.sleep)
         managed = Managed(assignment, life, adapter, rung_since=self.wall())
         self.instances[assignment.instance] = managed
         return managed
+
+    def _adapter(self, assignment: Assignment) -> EngineAdapter:
+        try:
+            return self.adapter_for(assignment)
+        except StandbyError as error:
+            return AbsentEngine(assignment.model.engine, error)
 
     def _step(self, managed: Managed, event: Event) -> None:
         before = managed.life
@@ -195,6 +214,8 @@ class Agent:
             self.effects.stage(managed)
         if managed.id in self.instances:
             self.say(managed)
+        if isinstance(event, Evicted | StopFailed) and after.state is not InstanceState.STOPPING:
+            self.effects.memory.stays(managed.id)
         if isinstance(event, Exited):
             _log.warning("instance %s: %s", managed.id, event.failure.reason, extra={"first_error": event.failure.first_error})
 
@@ -250,7 +271,10 @@ class Agent:
             return None
         if load.last_end is None:
             return managed.rung_since
-        return max(managed.rung_since, self.wall() - (self.monotonic() - load.last_end))
+        if managed.last_end != load.last_end:
+            # Worked out once: two clocks read one after the other differ each time, and each time would be a new record.
+            managed.last_end, managed.idle_since = load.last_end, self.wall() - (self.monotonic() - load.last_end)
+        return max(managed.rung_since, managed.idle_since)
 
     def _event(self, kind: type[StateChanged | ActivationEnded | FetchProgress], managed: Managed, **values: object) -> None:
         event = kind.model_validate(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from standby.bus.tables_set import Tables
-from standby.domain.errors import BusUnavailable
+from standby.domain.errors import BusUnavailable, StandbyError
 from standby.domain.instance import Instance
 from standby.domain.names import key
 from standby.domain.node import Node
@@ -65,15 +65,21 @@ class Announcer:
         self._wake.set()
 
     async def _write_one(self) -> None:
+        where = next(iter(self._pending), None)
         try:
-            if self._pending:
-                await self._write_instance(next(iter(self._pending)))
+            if where is not None:
+                await self._write_instance(where)
             elif self._node is not None:
                 node, self._node = self._node, None
                 await self.tables.nodes.put(node.name, node)
         except BusUnavailable as error:
             _log.debug("cannot announce now: %s", error)
             await asyncio.sleep(RETRY_S)
+        except StandbyError as error:
+            # It will not be taken later either, e.g. because it is too big; all the others must still be heard.
+            _log.error("cannot announce %s: %s", where or "the node", error)
+            if where is not None:
+                del self._pending[where]
 
     async def _write_instance(self, where: str) -> None:
         record = self._pending[where]

@@ -9,11 +9,16 @@ from types import MappingProxyType
 from standby.domain.instance import Rung
 
 _WEIGHT_OF_NEWEST = 0.3
+# Every new version of a model has a new digest, and the table is part of each heartbeat.
+MOST_MODELS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """Model digest → rung → seconds; an exponential average, so that a slow disk of yesterday is forgotten."""
+    """Model digest → rung → seconds; an exponential average, so that a slow disk of yesterday is forgotten.
+
+    Holds the models measured last.
+    """
 
     table: Mapping[str, Mapping[Rung, float]] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -22,7 +27,8 @@ class Costs:
         rungs = dict(self.table.get(digest, {}))
         known = rungs.get(rung)
         rungs[rung] = seconds if known is None else known + _WEIGHT_OF_NEWEST * (seconds - known)
-        return replace(self, table=MappingProxyType({**self.table, digest: MappingProxyType(rungs)}))
+        others = [(known, prices) for known, prices in self.table.items() if known != digest][-(MOST_MODELS - 1) :]
+        return replace(self, table=MappingProxyType({**dict(others), digest: MappingProxyType(rungs)}))
 
     def gain_of_sleep(self, digest: str) -> float:
         """Return the seconds that a wake saves over a start from staged; a guess of 5 s until both were measured."""

@@ -37,6 +37,7 @@ class DoorLimits:
     between_bytes_s: float = 120.0
     gateway_s: float = 120.0
     check_every_s: float = 1.0
+    head_s: float = 20.0
     head_bytes: int = 64 * 1024
     body_bytes: int = 64 * 1024 * 1024
 

@@ -64,6 +64,7 @@ class DoorConnection(asyncio.Protocol):
         "_exchange",
         "_head_bytes",
         "_head_complete",
+        "_head_due",
         "_lines",
         "_marks",
         "_own_parts",
@@ -84,6 +85,7 @@ class DoorConnection(asyncio.Protocol):
         self._deaf = False
         self._own_parts = 0  # how many of the parts belong to the request before a pipelined one
         self._close_after = False
+        self._head_due: asyncio.TimerHandle | None = None
         self._parts: list[bytes] = []
         # The parser calls this for each piece: a bound append costs no Python frame.
         self.on_body = self._parts.append
@@ -106,9 +108,11 @@ class DoorConnection(asyncio.Protocol):
         self.transport = transport  # type: ignore[assignment] # always a stream transport here
         tune(transport)
         self._door.connection_made(self)
+        self._expect_head()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a reset and a close are the same here
         self._door.connection_lost(self)
+        self._head_arrived()
         self._gateway_gone()
         self._parser = None  # type: ignore[assignment] # breaks the cycle with the parser's callbacks
 
@@ -138,9 +142,12 @@ class DoorConnection(asyncio.Protocol):
             self._head_bytes += len(data)
             if self._head_bytes > self._door.limits.head_bytes:
                 self._reject(431, b"the request head is larger than %d bytes" % self._door.limits.head_bytes)
+            else:
+                self._expect_head()
             return
         if not self._admitted:
             self._admitted = True
+            self._head_arrived()
             self._admit()
         body = b"".join(self._parts[: self._own_parts] if self._deaf else self._parts)
         self._parts.clear()
@@ -151,6 +158,16 @@ class DoorConnection(asyncio.Protocol):
                 self._next_request()
         elif body or self._request_complete:
             exchange.on_request_body(body, self._request_complete)
+
+    def _expect_head(self) -> None:
+        """A connection that is new, or in the middle of a head, has not shown its token yet: it does not stay for ever."""
+        if self._head_due is None:
+            self._head_due = asyncio.get_running_loop().call_later(self._door.limits.head_s, self.transport.abort)
+
+    def _head_arrived(self) -> None:
+        if self._head_due is not None:
+            self._head_due.cancel()
+            self._head_due = None
 
     # -- httptools callbacks -------------------------------------------------------------------------------
 

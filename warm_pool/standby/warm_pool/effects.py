@@ -6,8 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from standby.domain.endpoint import Failure
 from standby.domain.errors import StandbyError
@@ -15,6 +16,7 @@ from standby.domain.instance import Rung
 from standby.runtime import lifecycle_values as life
 from standby.runtime.engines.base import EngineSpec, describe_exit, failure_of
 from standby.runtime.exit_status import ExitStatus
+from standby.runtime.log_words import mask
 from standby.warm_pool.cache import ArtifactCache
 from standby.warm_pool.door import Door
 from standby.warm_pool.managed import Managed
@@ -23,7 +25,10 @@ from standby.warm_pool.stored_keys import OpenerFor, as_found
 
 _log = logging.getLogger(__name__)
 
+STOP_AGAIN_S: Final = 5.0
+
 Post = Callable[[str, life.Event], None]
+Failed = Callable[[Failure], life.Event]
 
 
 @dataclass
@@ -47,19 +52,21 @@ class Effects:
         """Start ``effect``; never waits."""
         match effect:
             case life.Fetch():
-                self._start(managed, "fetch", self._fetch(managed))
+                self._start(managed, "fetch", self._fetch(managed), life.FetchFailed)
             case life.CancelFetch():
                 self._cancel(managed, "fetch")
             case life.Reserve(rung=_):
-                self._after_stop(managed, lambda: self.memory.reserve(managed))
+                self._after_stop(managed, lambda: self._reserve(managed))
             case life.Release(keep=keep):
                 self._release(managed, keep)
             case life.Spawn(run=run):
-                self._start(managed, "spawn", self._spawn(managed, run))
+                self._start(
+                    managed, "spawn", self._spawn(managed, run, managed.tasks.get("stop")), partial(life.StartFailed, run)
+                )
             case life.WaitLoaded(run=run):
-                self._start(managed, "engine", self._wait_loaded(managed, run))
+                self._start(managed, "engine", self._wait_loaded(managed, run), partial(life.StartFailed, run))
             case life.Probe(run=run):
-                self._start(managed, "engine", self._probe(managed, run))
+                self._start(managed, "engine", self._probe(managed, run), partial(life.ProbeFailed, run))
             case life.OpenDoor(epoch=epoch):
                 self._open_door(managed, epoch)
             case life.FenceDoor():
@@ -67,16 +74,18 @@ class Effects:
             case life.CloseDoor():
                 self.door.remove(managed.id)
             case life.Drain(epoch=epoch):
-                self._start(managed, "drain", self._drain(managed, epoch))
+                self._start(managed, "drain", self._drain(managed, epoch), lambda _failure: life.Drained(epoch))
             case life.CancelDrain():
                 self._cancel(managed, "drain")
             case life.Suspend(run=run):
-                self._start(managed, "engine", self._suspend(managed, run))
+                self._start(managed, "engine", self._suspend(managed, run), partial(life.SuspendFailed, run))
             case life.Resume(run=run):
-                self._start(managed, "engine", self._resume(managed, run))
+                self._start(managed, "engine", self._resume(managed, run), partial(life.ResumeFailed, run))
             case life.Stop(run=run):
                 self._cancel(managed, "engine")
-                self._start(managed, "stop", self._stop(managed, run))
+                # Never cancelled: the one before may still be ending an engine that nobody else knows of.
+                stopping, spawning = managed.tasks.pop("stop", None), managed.tasks.get("spawn")
+                self._start(managed, "stop", self._stop(managed, run, stopping, spawning))
             case life.ScheduleRetry(at=at):
                 self._schedule_retry(managed, at)
             case life.Forget():
@@ -97,13 +106,9 @@ class Effects:
         if not managed.pinned:
             self.cache.pin(managed.digest, managed.id)
             managed.pinned = True
-        try:
-            # What is here already needs no keys: it wakes also while the bus that holds them is away.
-            opener = None if self.cache.locate(managed.digest) is not None else await self.opener_for(tenant, manifest)
-            await self.cache.ensure(manifest, lambda done, total: self.progressed(managed, done, total), opener=opener)
-        except StandbyError as error:
-            self.post(managed.id, life.FetchFailed(failure_of(error)))
-            return
+        # What is here already needs no keys: it wakes also while the bus that holds them is away.
+        opener = None if self.cache.locate(managed.digest) is not None else await self.opener_for(tenant, manifest)
+        await self.cache.ensure(manifest, lambda done, total: self.progressed(managed, done, total), opener=opener)
         self.post(managed.id, life.Fetched())
 
     async def _warm(self, managed: Managed) -> None:
@@ -120,33 +125,21 @@ class Effects:
         except (StandbyError, OSError) as error:
             _log.warning("the pages of %s were not given back: %s", digest[:12], error)
 
-    async def _spawn(self, managed: Managed, run: int) -> None:
-        await self._ended(managed, "stop")
-        try:
-            handle = await managed.adapter.start(self._spec(managed))
-        except StandbyError as error:
-            self.post(managed.id, life.StartFailed(run, failure_of(error)))
-            return
+    async def _spawn(self, managed: Managed, run: int, stopping: asyncio.Task[None] | None) -> None:
+        await _ended(stopping)
+        handle = await managed.adapter.start(self._spec(managed))
         managed.handle = handle
         handle.exited.add_done_callback(lambda done: self._exited(managed, run, done))
         self.post(managed.id, life.Spawned(run))
 
     async def _wait_loaded(self, managed: Managed, run: int) -> None:
         assert managed.handle is not None
-        try:
-            await managed.adapter.wait_loaded(managed.handle, managed.assignment.activation_limit)
-        except StandbyError as error:
-            self.post(managed.id, life.StartFailed(run, failure_of(error)))
-            return
+        await managed.adapter.wait_loaded(managed.handle, managed.assignment.activation_limit)
         self.post(managed.id, life.Loaded(run))
 
     async def _probe(self, managed: Managed, run: int) -> None:
         assert managed.handle is not None
-        try:
-            await managed.adapter.probe(managed.handle, self.probe_limit_s)
-        except StandbyError as error:
-            self.post(managed.id, life.ProbeFailed(run, failure_of(error)))
-            return
+        await managed.adapter.probe(managed.handle, self.probe_limit_s)
         self.post(managed.id, life.Probed(run))
 
     async def _drain(self, managed: Managed, epoch: int) -> None:
@@ -159,11 +152,7 @@ class Effects:
 
     async def _suspend(self, managed: Managed, run: int) -> None:
         assert managed.handle is not None
-        try:
-            result = await managed.adapter.suspend(managed.handle)
-        except StandbyError as error:
-            self.post(managed.id, life.SuspendFailed(run, failure_of(error)))
-            return
+        result = await managed.adapter.suspend(managed.handle)
         managed.resident_bytes = managed.asleep_bytes = result.resident_after
         _log.info(
             "instance %s sleeps",
@@ -180,24 +169,26 @@ class Effects:
         assert managed.handle is not None
         if managed.climb is not None:
             managed.climb.called_at = self.wall()
-        try:
-            await managed.adapter.resume(managed.handle)
-        except StandbyError as error:
-            self.post(managed.id, life.ResumeFailed(run, failure_of(error)))
-            return
+        await managed.adapter.resume(managed.handle)
         self.post(managed.id, life.Resumed(run))
 
-    async def _stop(self, managed: Managed, run: int) -> None:
+    async def _stop(
+        self, managed: Managed, run: int, stopping: asyncio.Task[None] | None, spawning: asyncio.Task[None] | None
+    ) -> None:
+        # Both were looked up when this stop was ordered: a later look could find the spawn that waits for this very stop.
+        await _ended(stopping)
         # A spawn is never cancelled: between the fork and the handle nobody else would know of the process.
-        await self._ended(managed, "spawn")
+        await _ended(spawning)
         handle, managed.handle = managed.handle, None
-        if handle is not None:
+        while handle is not None:
             try:
                 await managed.adapter.stop(handle, self.stop_grace_s)
-            except StandbyError as error:
+                handle = None
+            except Exception as error:  # noqa: BLE001 - whatever it is, an engine that nobody ends would be left for good
                 # What cannot be ended keeps its memory: saying it were free would let the next start fail.
-                _log.error("instance %s does not end: %s", managed.id, error)
-                return
+                _log.error("instance %s does not end, it is tried again: %s", managed.id, error)
+                self.post(managed.id, life.StopFailed(run, _failure_of(error, "stop")))
+                await asyncio.sleep(STOP_AGAIN_S)
         self.post(managed.id, life.Stopped(run))
 
     # ---- what is done at once ----------------------------------------------------------------------------------
@@ -208,6 +199,13 @@ class Effects:
             return
         failure: Failure = describe_exit(handle, done.result(), f"while it was {managed.life.state.value}")
         self.post(managed.id, life.Exited(run, failure))
+
+    def _reserve(self, managed: Managed) -> None:
+        try:
+            self.memory.reserve(managed)
+        except Exception as error:  # noqa: BLE001 - an estimate that fails, however, is a failure of this instance alone
+            failure, run = _failure_of(error, "reserve"), managed.life.run
+            self.post(managed.id, life.ResumeFailed(run, failure) if managed.life.waking else life.StartFailed(run, failure))
 
     def _open_door(self, managed: Managed, epoch: int) -> None:
         assert managed.handle is not None
@@ -235,12 +233,6 @@ class Effects:
             call()
         else:
             stopping.add_done_callback(lambda _task: call())
-
-    @staticmethod
-    async def _ended(managed: Managed, name: str) -> None:
-        task = managed.tasks.get(name)
-        if task is not None:
-            await asyncio.wait({task})
 
     def _forget_now(self, managed: Managed) -> None:
         if managed.retry is not None:
@@ -274,12 +266,12 @@ class Effects:
             log_dir=self.log_dir,
         )
 
-    def _start(self, managed: Managed, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Run ``work`` as the instance's only task of that name; the engine does one thing at a time."""
+    def _start(self, managed: Managed, name: str, work: Coroutine[Any, Any, None], failed: Failed | None = None) -> None:
+        """Run ``work`` as the instance's only task of that name; ``failed`` makes the event that tells of its failure."""
         self._cancel(managed, name)
         task = asyncio.get_running_loop().create_task(work, name=f"{name} {managed.id}")
         managed.tasks[name] = task
-        task.add_done_callback(lambda done: self._finished(managed, name, done))
+        task.add_done_callback(lambda done: self._finished(managed, name, done, failed))
 
     @staticmethod
     def _cancel(managed: Managed, name: str) -> None:
@@ -287,9 +279,24 @@ class Effects:
         if task is not None:
             task.cancel()
 
-    @staticmethod
-    def _finished(managed: Managed, name: str, task: asyncio.Task[None]) -> None:
+    def _finished(self, managed: Managed, name: str, task: asyncio.Task[None], failed: Failed | None) -> None:
         if managed.tasks.get(name) is task:
             del managed.tasks[name]
-        if not task.cancelled() and task.exception() is not None:
-            _log.error("instance %s: %s failed in an unforeseen way", managed.id, name, exc_info=task.exception())
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        if not isinstance(error, StandbyError):
+            _log.error("instance %s: %s failed in an unforeseen way", managed.id, name, exc_info=error)
+        if failed is not None:  # also of what nobody foresaw: without an answer the instance would wait for ever
+            self.post(managed.id, failed(_failure_of(error, name)))
+
+
+async def _ended(task: asyncio.Task[None] | None) -> None:
+    if task is not None:
+        await asyncio.wait({task})
+
+
+def _failure_of(error: BaseException, doing: str) -> Failure:
+    if isinstance(error, StandbyError):
+        return failure_of(error)
+    return Failure(reason=mask(f"{doing} failed in an unforeseen way: {type(error).__name__}: {error}"), code="unforeseen")

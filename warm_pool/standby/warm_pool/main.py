@@ -10,10 +10,11 @@ import secrets
 import shutil
 import signal
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
@@ -43,6 +44,7 @@ from standby.warm_pool.announcer import Announcer
 from standby.warm_pool.boots import first_epoch
 from standby.warm_pool.cache import ArtifactCache
 from standby.warm_pool.cache_options import CacheOptions
+from standby.warm_pool.cache_temporary import FileLock
 from standby.warm_pool.door import Door
 from standby.warm_pool.effects import Effects
 from standby.warm_pool.ledger import Ledger
@@ -56,6 +58,8 @@ from standby.warm_pool.stored_keys import StoredKeys
 _log = logging.getLogger(__name__)
 
 RESIDENCY_S: Final = 10.0
+# After the second signal: the grace of a stop, the wait for SIGKILL, and some.
+HURRY_LIMIT_S: Final = 25.0
 
 _OPTION_NAMES: Final = MappingProxyType({EngineKind.LLAMA_CPP: tuple(LlamaCppOptions.model_fields)})
 
@@ -105,7 +109,11 @@ class NodeParts:
         if not leaving.done():
             for managed in list(self.agent.instances.values()):
                 self.door.abort(managed.id, "the node was told twice to stop")
-            await leaving
+            await asyncio.wait({leaving}, timeout=HURRY_LIMIT_S)
+        if not leaving.done():
+            # An engine that hangs in the kernel ends with nobody's help; its record on disk lets the next agent reap it.
+            _log.error("left although these do not end: %s", ", ".join(self.agent.instances))
+            leaving.cancel()
         hurrying.cancel()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.announcer.flushed(), 5.0)
@@ -113,8 +121,30 @@ class NodeParts:
 
 @asynccontextmanager
 async def node(settings: NodeSettings, bus_settings: BusSettings) -> AsyncIterator[NodeParts]:
-    """Yield a running node: leftovers reaped, cache opened, door listening, assignments followed."""
+    """Yield a running node: leftovers reaped, cache opened, door listening, assignments followed.
+
+    Raises ConfigurationError when another agent works in the same state folder.
+    """
     settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with _only_agent(settings.state_dir):
+        async with _node(settings, bus_settings) as parts:
+            yield parts
+
+
+@contextlib.contextmanager
+def _only_agent(state_dir: Path) -> Iterator[None]:
+    """Hold the state folder: a second agent there would take the first one's engines for leftovers and end them."""
+    lock = FileLock.take(state_dir / "agent.lock", shared=False, wait=False)
+    if lock is None:
+        raise ConfigurationError(
+            f"another node agent works in {state_dir}", remedy="stop it, or set another STANDBY_STATE_DIR and STANDBY_NODE_NAME"
+        )
+    with contextlib.closing(lock):
+        yield
+
+
+@asynccontextmanager
+async def _node(settings: NodeSettings, bus_settings: BusSettings) -> AsyncIterator[NodeParts]:
     processes = ProcessLedger(settings.state_dir / "processes")
     reaped = await processes.reap_orphans()
     bus = await Bus.connect(bus_settings, name=f"node/{settings.node_name}")
@@ -173,6 +203,8 @@ async def _parts(
     orders = await CacheOrders(settings.node_name, cache).serve(bus)
     works = (agent.run(), agent.run_outbox(), announcer.run(), beats.run(bus), _watch_pages(cache))
     tasks = [asyncio.create_task(work) for work in works]
+    for task in tasks:
+        task.add_done_callback(_say_if_it_died)
     if settings.metrics_port is not None:
         prometheus_client.start_http_server(settings.metrics_port, "127.0.0.1", metrics.REGISTRY)
     try:
@@ -263,6 +295,11 @@ def _cache_options(settings: NodeSettings) -> CacheOptions:
         warm_pacer=Pacer(settings.warm_bytes_per_s),
         warm_reserve_bytes=settings.warm_reserve_bytes,
     )
+
+
+def _say_if_it_died(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.critical("part %s of the node has ended, restart the node", task.get_coro(), exc_info=error)
 
 
 async def _watch_pages(cache: ArtifactCache) -> None:

@@ -18,7 +18,10 @@ from standby.warm_pool.door import DoorLoad
 
 @dataclass
 class Managed:
-    """Owned by the agent's loop; nobody else changes it. Times are by the node's clock, seconds since the epoch."""
+    """Owned by the agent's loop; nobody else changes it. Times are by the node's clock, seconds since the epoch.
+
+    ``last_end`` is the door's last end of a request by the monotonic clock, ``idle_since`` the same by the node's.
+    """
 
     assignment: Assignment
     life: Lifecycle
@@ -34,6 +37,8 @@ class Managed:
     wants_memory: int | None = None
     retry: asyncio.TimerHandle | None = None
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    last_end: float | None = None
+    idle_since: float = 0.0
     last_said: Instance | None = None
 
     @property
@@ -72,7 +77,8 @@ class Managed:
             resident_bytes=self.resident_bytes if self.has_process else 0,
             progress=self.progress,
             activation=self.activation,
-            failure=life.failure if life.state is InstanceState.FAILED or life.retry_at is not None else None,
+            # While it asks again it still lacks what it lacked: a record that forgets this for a moment would flicker.
+            failure=life.failure if life.state is InstanceState.FAILED or life.retry_at or life.reserving else None,
             assignment_intent=assignment.intent,
             updated_at=now,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from standby.domain.instance import InstanceState, Rung
 from standby.domain.node import MemoryLedger
-from standby.runtime.lifecycle_values import Event, ReservationRefused, Reserved, Targeted
+from standby.runtime.lifecycle_values import Event, Evicted, ReservationRefused, Reserved, RetryDue
 from standby.warm_pool.costs import Costs
 from standby.warm_pool.ledger import Ledger, Sleeper, reserve, victims
 from standby.warm_pool.managed import Managed
@@ -26,6 +26,7 @@ class MemoryDesk:
     post: Callable[[str, Event], None]
     wall: Callable[[], float]
     _leaving: set[str] = field(default_factory=set)
+    _refused: set[str] = field(default_factory=set)
 
     def reserve(self, managed: Managed) -> None:
         """Promise what an awake instance needs; answers with Reserved or ReservationRefused, perhaps later."""
@@ -41,7 +42,15 @@ class MemoryDesk:
         """Take back all that an instance held."""
         managed.wants_memory = None
         self._leaving.discard(managed.id)
+        self._refused.discard(managed.id)
+        held = managed.id in self.ledger.claims
         self.ledger = self.ledger.release(managed.id)
+        if held:
+            self._serve_waiting()
+
+    def stays(self, instance: str) -> None:
+        """Wait no longer for what this victim holds: it was woken just then, or it cannot be ended."""
+        self._leaving.discard(instance)
         self._serve_waiting()
 
     def snapshot(self) -> MemoryLedger:
@@ -71,15 +80,20 @@ class MemoryDesk:
             _log.info("instance %s: %s; stopping sleepers %s", managed.id, answer.reason, ", ".join(chosen))
             self._leaving.update(chosen)
             for name in chosen:
-                self.post(name, Targeted(Rung.STAGED, self.instances[name].life.generation))
+                self.post(name, Evicted())
         elif not self._leaving:
             managed.wants_memory = None
+            self._refused.add(managed.id)
             self.post(managed.id, ReservationRefused(answer.reason))
 
     def _serve_waiting(self) -> None:
         for managed in self.instances.values():
             if managed.wants_memory is not None:
                 self._try(managed)
+        # Those refused earlier need not sit out their wait, now that something is free.
+        refused, self._refused = self._refused, set()
+        for instance in refused:
+            self.post(instance, RetryDue(freed=True))
 
     def _sleepers(self, but: Managed) -> list[Sleeper]:
         now = self.wall()

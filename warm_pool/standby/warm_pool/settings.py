@@ -10,7 +10,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from standby.domain.names import NAME_PATTERN
 from standby.domain.settings import Settings
-from standby.telemetry.logs import LogFormat
+from standby.telemetry.logs import LogFormat, LogLevel
 
 
 def _default_name() -> str:
@@ -21,33 +21,36 @@ def _default_name() -> str:
 class NodeSettings(Settings):
     """Read from ``STANDBY_…``; sizes in bytes, times in seconds."""
 
-    node_name: str = Field(default_factory=_default_name, pattern=NAME_PATTERN)
-    node_token: SecretStr = Field(description="secret shared with the gateways")
-    secrets_key: SecretStr | None = Field(
-        default=None, description="32 bytes in URL-safe base64 that seal tenants' store credentials, shared with the gateways"
+    node_name: str = Field(
+        default_factory=_default_name, pattern=NAME_PATTERN, description="name of the node; unset: the host's name"
     )
-    state_dir: Path = Field(description="artifact cache, engine sockets and logs; survives restarts")
+    node_token: SecretStr = Field(description="secret that gateways show to doors, the same on all of them")
+    secrets_key: SecretStr | None = Field(
+        default=None,
+        description="32 bytes in URL-safe base64 that seal tenants' store credentials, the same on every gateway and node",
+    )
+    state_dir: Path = Field(description="folder of artifact cache, engine sockets and logs; survives restarts")
     door_host: str = Field(default="127.0.0.1", description="address that gateways can reach; plain HTTP, keep it private")
-    door_port: int = Field(default=0, ge=0, le=65535, description="0: any free port")
+    door_port: int = Field(default=0, ge=0, le=65535, description="port of the door; 0: any free one")
     memory_bytes: int = Field(
         default_factory=lambda: int(psutil.virtual_memory().total * 0.8),
         ge=1,
-        description="host memory for engines",
+        description="host memory for engines; unset: 80 % of the machine's",
     )
     cache_bytes: int = Field(default=100 * 1024**3, ge=1, description="cap of the artifact cache")
-    fetch_bytes_per_s: int | None = Field(default=None, ge=1, description="cap of all downloads together; None: no cap")
-    warm_bytes_per_s: int | None = Field(default=None, ge=1, description="cap of reading models ahead; None: no cap")
+    fetch_bytes_per_s: int | None = Field(default=None, ge=1, description="cap of all downloads together; unset: no cap")
+    warm_bytes_per_s: int | None = Field(default=None, ge=1, description="cap of reading models ahead; unset: no cap")
     warm_reserve_bytes: int = Field(
         default_factory=lambda: int(psutil.virtual_memory().total * 0.05),
         ge=0,
-        description="available memory that reading models ahead leaves",
+        description="available memory that reading models ahead leaves; unset: 5 % of the machine's",
     )
-    heartbeat_s: float = Field(default=2.0, gt=0)
+    heartbeat_s: float = Field(default=2.0, gt=0, description="between two writings of the node's own record")
     stop_grace_s: float = Field(default=10.0, ge=0, description="from TERM to KILL of an engine's process group")
-    probe_limit_s: float = Field(default=30.0, gt=0)
-    log_level: str = "info"
-    log_format: LogFormat = "human"
-    metrics_port: int | None = Field(default=None, ge=0, le=65535, description="loopback port for /metrics; None: off")
+    probe_limit_s: float = Field(default=30.0, gt=0, description="for the one generated token that proves readiness")
+    log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
+    log_format: LogFormat = Field(default="human", description="human, or json: one object per line")
+    metrics_port: int | None = Field(default=None, ge=0, le=65535, description="loopback port for /metrics; unset: off")
 
     @field_validator("state_dir")
     @classmethod

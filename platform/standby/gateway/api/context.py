@@ -78,7 +78,7 @@ class ApiContext:
     tables: Tables
     events: EventLog
     copies: Copies
-    pepper: bytes
+    pepper: bytes = field(repr=False)
     source: str
     now: Callable[[], float] = time.time
     clock: Callable[[], float] = time.monotonic

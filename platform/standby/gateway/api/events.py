@@ -21,7 +21,7 @@ async def follow(call: Call) -> Response:
     """Events of the tenant from now on, after the last ``?replay=`` ones; ``?endpoint=`` narrows.
 
     Each is ``event: <kind>``, ``id:`` and ``data:`` with the event's JSON; a comment line every 10 s shows that the
-    stream is alive. Raises InvalidInput.
+    stream is alive. It ends with the key that opened it. Raises InvalidInput.
     """
     replay = call.number("replay", 0, MAX_REPLAY)
     endpoint = call.request.query_params.get("endpoint", "")
@@ -48,11 +48,17 @@ async def _stream(call: Call, endpoint: str, replay: int) -> AsyncIterator[str]:
     stopping.add_done_callback(lambda _: inbox.close())
     try:
         yield ": following\n\n"
-        while (piece := await _next(inbox, call.context.heartbeat_s)) is not None:
+        while (piece := await _next(inbox, call.context.heartbeat_s)) is not None and _may_still_follow(call):
             yield piece
     finally:
         stopping.cancel()
         await subscription.unsubscribe()
+
+
+def _may_still_follow(call: Call) -> bool:
+    """A stream outlives the moment in which its key was checked: it ends with the key (field case B44)."""
+    entry = call.context.copies.keys.entries.get(call.key.id)
+    return entry is not None and entry.value.revoked_at is None
 
 
 async def _next(inbox: Inbox, heartbeat_s: float) -> str | None:

@@ -68,7 +68,14 @@ class ProcessEngine(ABC):
             raise
         finally:
             os.close(write_end)
-        self._ledger.confirm(record, process)
+        try:
+            self._ledger.confirm(record, process)
+        except OSError:
+            # Nobody else knows of it: without this a full disk would leave an engine that nobody ends.
+            os.close(read_end)
+            await process.stop(0.0)
+            self._ledger.forget(record.mark)
+            raise
         return EngineHandle(
             spec=spec,
             process=process,

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
+from pydantic import Field
+
 from standby.domain.errors import ConfigurationError
 from standby.domain.model import EngineKind
 from standby.domain.settings import Settings
@@ -22,8 +24,9 @@ _REMEDIES = MappingProxyType({EngineKind.LLAMA_CPP: "pip install 'standby[llama-
 class RuntimeSettings(Settings):
     """Settings of engines."""
 
-    fake_engine: Path | None = None
-    """Program that stands in for an engine in tests of faults; None in every real deployment."""
+    fake_engine: Path | None = Field(
+        default=None, description="program that stands in for an engine in tests of faults; unset in every real deployment"
+    )
 
 
 class EngineRegistry:

@@ -1,0 +1,138 @@
+"""The public side of a connection: uvicorn's HTTP/1.1 protocol with the bounds that it lacks.
+
+Nobody has shown a key yet when a head is read, so its size and its time are bounded here; a stalled body ends too. A
+second request behind one that is still being answered is not read: uvicorn would pause the connection for it, and then
+notice neither that the caller left nor end the work behind it (field case B25).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import ClassVar
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from standby.wire.headers import status_line
+from standby.wire.sockets import tune
+
+
+class Awaited(Enum):
+    """What the caller owes."""
+
+    NOTHING = "nothing"
+    HEAD = "head"
+    BODY = "body"
+
+
+class _Pipelined(Exception):
+    """Ends the parsing of a connection whose next request came too early."""
+
+
+class PublicProtocol(HttpToolsProtocol):
+    """``head_limit`` in bytes; ``head_s`` for a whole head, from the connection or its first byte; ``body_quiet_s``
+    between two pieces of a body. One late caller is noticed up to once the limit later.
+    """
+
+    head_limit: ClassVar[int] = 64 * 1024
+    head_s: ClassVar[float] = 20.0
+    body_quiet_s: ClassVar[float] = 60.0
+
+    _awaited = Awaited.HEAD
+    _head_bytes = 0
+    _deaf = False
+    _since = 0.0
+    _watchdog: asyncio.TimerHandle | None = None
+
+    # -- asyncio.Protocol --------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
+        super().connection_made(transport)
+        tune(transport)
+        self._since = self.loop.time()
+        self._watchdog = self.loop.call_later(self.head_s, self._check)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+            self._watchdog = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        if self._awaited is Awaited.NOTHING and self.cycle.response_complete:
+            # Whatever comes, even an empty line, has stopped uvicorn's keep-alive timer: from here on a head is owed.
+            self._owe(Awaited.HEAD)
+        super().data_received(data)
+        if self._awaited is Awaited.NOTHING:
+            return
+        if self._awaited is Awaited.BODY:
+            # The rest of a body that was refused buys no more time.
+            if not self.cycle.response_complete:
+                self._since = self.loop.time()
+        elif self.parser is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > self.head_limit:
+                self._refuse_head()
+                return
+        if self._watchdog is None and not self.transport.is_closing():
+            self._watchdog = self.loop.call_later(self._limit, self._check)
+
+    # -- httptools callbacks -----------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._deaf = True
+            self.cycle.keep_alive = False
+            raise _Pipelined
+        if self._awaited is not Awaited.HEAD:
+            self._owe(Awaited.HEAD)
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._awaited = Awaited.BODY
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._awaited = Awaited.NOTHING
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer bytes that are not HTTP, unless an answer is on its way: it must not get another into its middle."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or not (cycle.response_started or self._awaited is Awaited.NOTHING):
+            super().send_400_response(msg)
+        elif self._awaited is Awaited.NOTHING:
+            self._deaf = True
+            cycle.keep_alive = False
+        else:
+            self.transport.close()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    @property
+    def _limit(self) -> float:
+        return self.head_s if self._awaited is Awaited.HEAD else self.body_quiet_s
+
+    def _owe(self, what: Awaited) -> None:
+        self._awaited = what
+        self._head_bytes = 0
+        self._since = self.loop.time()
+
+    def _refuse_head(self) -> None:
+        self._deaf = True
+        message = b"the request head is larger than %d bytes" % self.head_limit
+        framing = b"content-type: text/plain\r\ncontent-length: %d\r\nconnection: close\r\n\r\n" % len(message)
+        self.transport.write(status_line(431) + framing + message)
+        self.transport.close()
+
+    def _check(self) -> None:
+        self._watchdog = None
+        if self._awaited is Awaited.NOTHING or self.transport.is_closing():
+            return
+        left = self._since + self._limit - self.loop.time()
+        if left <= 0:
+            self.transport.close()
+        else:
+            self._watchdog = self.loop.call_later(left, self._check)

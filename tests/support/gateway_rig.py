@@ -1,0 +1,137 @@
+"""The gateway's data plane on a real port before a real door: uvicorn with our protocol, one key, one endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import uvicorn
+
+from standby.domain.access import ApiKey
+from standby.domain.endpoint import ScalePolicy, Variant
+from standby.domain.errors import EndpointNotFound
+from standby.gateway import keys
+from standby.gateway.accounts import Account, Accounts
+from standby.gateway.dataplane import DataPlane
+from standby.gateway.desk import AllRooms, Desk, Route
+from standby.gateway.public_port import PublicProtocol
+from support.builders import TENANT, an_endpoint, an_instance
+from support.door_rig import INSTANCE, SLOTS, TOKEN, Rig
+from support.raw_http import RawClient
+from support.waiting import until
+
+PEPPER = b"pepper"
+PATH = "/endpoints/e/invocations"
+
+
+class RememberedAccounts(Accounts):
+    """Accounts that remember how each request of the endpoint ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcomes: list[str] = []
+
+    def of(self, desk: Desk) -> Account:
+        account = super().of(desk)
+        outcomes = self.outcomes
+
+        class Remembering(Account):
+            def ended(self, outcome: str) -> None:
+                outcomes.append(outcome)
+
+        return Remembering(account.tenant, account.endpoint)
+
+
+@dataclass
+class FixedDirectory:
+    """A directory of one endpoint ``e`` and one key."""
+
+    desk_of_e: Desk
+    keys: dict[str, ApiKey]
+
+    def desk(self, _tenant: str, endpoint: str) -> Desk:
+        if endpoint != "e":
+            raise EndpointNotFound("no such endpoint")
+        return self.desk_of_e
+
+    desk_serving = desk
+
+
+@dataclass
+class GatewayRig:
+    """``behind`` is the door and its engine."""
+
+    behind: Rig
+    desk: Desk
+    accounts: RememberedAccounts
+    secret: str
+    server: uvicorn.Server
+    plane: DataPlane
+    connections: list[RawClient] = field(default_factory=list)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.server.servers[0].sockets[0].getsockname()
+        return host, port
+
+    async def connect(self) -> RawClient:
+        client = await RawClient.connect(*self.address)
+        self.connections.append(client)
+        return client
+
+    def headers(self, **more: str) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.secret}", "content-type": "application/json", **more}
+
+
+@contextlib.asynccontextmanager
+async def gateway_rig(
+    behind: Rig, *, protocol: type[PublicProtocol] = PublicProtocol, grace_s: int = 5
+) -> AsyncIterator[GatewayRig]:
+    """Serve the endpoint ``e``, whose one instance is the door's."""
+    desk = Desk(
+        Route(an_endpoint(), Variant(model="m", policy=ScalePolicy(max_cold_wait=20))),
+        AllRooms(10**8),
+        time.monotonic,
+        time.time,
+        lambda _desk, _urgent: None,
+    )
+    host, port = behind.address
+    desk.instance_changed(an_instance(id=INSTANCE, slots=SLOTS, epoch=7, door=f"{host}:{port}"), seen=0)
+    record, secret = keys.issue(tenant=TENANT, name="k", pepper=PEPPER, now=0.0)
+    accounts = RememberedAccounts()
+    directory = FixedDirectory(desk, {record.id: record})
+    plane = DataPlane(
+        directory,  # type: ignore[arg-type] # what the data routes use of it
+        behind.client,
+        accounts,
+        TOKEN,
+        PEPPER,
+        10**6,
+        time.monotonic,
+        time.time,
+    )
+    config = uvicorn.Config(
+        plane,
+        host="127.0.0.1",
+        port=0,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_level="critical",
+        access_log=False,
+        timeout_graceful_shutdown=grace_s,
+    )
+    server = uvicorn.Server(config)
+    serving = asyncio.create_task(server.serve())
+    try:
+        await until(lambda: server.started or serving.done())
+        rig = GatewayRig(behind, desk, accounts, secret, server, plane)
+        yield rig
+        for client in rig.connections:
+            client.abort()
+    finally:
+        server.should_exit = True
+        await serving

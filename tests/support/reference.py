@@ -1,0 +1,172 @@
+"""The reference tables under ``docs/``, made from the code: ``python tests/support/reference.py`` writes them again.
+
+The variables that no Settings class reads and the notes on who exposes a metric stand here, next to the check.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+from prometheus_client.metrics import MetricWrapperBase
+from pydantic.fields import FieldInfo
+
+from standby.bus.settings import BusSettings
+from standby.controller.settings import ControllerSettings
+from standby.domain.settings import Settings
+from standby.gateway.settings import GatewaySettings
+from standby.runtime.engines.registry import RuntimeSettings
+from standby.telemetry import metrics
+from standby.warm_pool.settings import NodeSettings
+
+ROOT: Final = Path(__file__).parents[2]
+COMPONENTS: Final = ("platform", "controller", "runtime", "warm_pool")
+
+READERS: Final[Mapping[type[Settings], tuple[str, ...]]] = MappingProxyType(
+    {
+        GatewaySettings: ("gateway",),
+        ControllerSettings: ("controller",),
+        NodeSettings: ("node",),
+        RuntimeSettings: ("node",),
+        BusSettings: ("gateway", "controller", "node"),
+    }
+)
+
+COMMAND_LINE: Final = MappingProxyType(
+    {
+        "STANDBY_URL": "the gateway; also `--url`; unset: what the connection file in the state folder says",
+        "STANDBY_API_KEY": "bearer key; also `--key`; unset: the connection file's",
+        "STANDBY_STATE_DIR": "state folder of `standby up`; also `--state-dir`; "
+        "unset: `$XDG_STATE_HOME/standby`, else `~/.local/state/standby`",
+        "STANDBY_STORE_SECRET_KEY": "secret key for `standby credentials create`; also `--secret-key-file`",
+        "STANDBY_STORE_SESSION_TOKEN": "session token for `standby credentials create`; also `--session-token-file`",
+    }
+)
+
+BETWEEN_PROCESSES: Final = MappingProxyType(
+    {
+        "STANDBY_ENGINE_MARK": "tells a node's engine processes from all others",
+        "STANDBY_ENGINE_PARENT": "process id whose end ends the engine",
+        "STANDBY_READY_FD": "descriptor on which an engine says that it has loaded",
+    }
+)
+
+
+def settings_page() -> str:
+    """Return ``docs/settings.md``."""
+    rows = sorted(_by_variable().items())
+    return _page(
+        "Settings",
+        "Every component reads its settings from the environment once, at start, and names each wrong value. `standby up` "
+        "hands its own environment on to what it starts, makes the secrets, and sets the gateways' names, addresses and "
+        "ports, the node's state folder and where the bus is.\n\n"
+        "Variables whose names end in `_S` and times at the bus are in seconds; `_BYTES` are bytes.",
+        _table(("variable", "default", "meaning", "read by"), (row for _, row in rows)),
+        "## The command line",
+        _table(("variable", "meaning"), ((f"`{name}`", what) for name, what in COMMAND_LINE.items())),
+        "## Set by a node for its engines, never by hand",
+        _table(("variable", "meaning"), ((f"`{name}`", what) for name, what in BETWEEN_PROCESSES.items())),
+    )
+
+
+def metrics_page() -> str:
+    """Return ``docs/metrics.md``."""
+    return _page(
+        "Metrics",
+        "Prometheus text at the gateway's `/metrics` (open to this machine; elsewhere it needs an administrator's key) and "
+        "on a node's loopback port `STANDBY_METRICS_PORT`. Labels hold registered names only; what a caller invents is "
+        "`other`.",
+        _table(
+            ("metric", "type", "labels", "meaning", "exposed by"),
+            (_metric_row(metric, who) for metric, who in _exposed()),
+        ),
+    )
+
+
+def settings_classes() -> set[str]:
+    """Return the names of all Settings classes in the product's source."""
+    return {name for text in _sources() for name in re.findall(r"^class (\w+)\(Settings\)", text, re.MULTILINE)}
+
+
+def variables_in_source() -> set[str]:
+    """Return every ``STANDBY_…`` variable that the product's source names."""
+    return {name for text in _sources() for name in re.findall(r"\bSTANDBY_[A-Z_]*[A-Z]\b(?!_?\*)", text)}
+
+
+def variable(field: str) -> str:
+    """Return the environment variable of a settings field."""
+    return f"STANDBY_{field.upper()}"
+
+
+def fields() -> Iterable[tuple[str, FieldInfo, tuple[str, ...]]]:
+    """Yield (name, field, the processes that read it) of every settings class."""
+    for cls, readers in READERS.items():
+        for name, info in cls.model_fields.items():
+            yield name, info, readers
+
+
+def defined_metrics() -> list[MetricWrapperBase]:
+    """Return every metric that the telemetry module defines, in its order."""
+    return [value for value in vars(metrics).values() if isinstance(value, MetricWrapperBase)]
+
+
+def _by_variable() -> dict[str, tuple[str, ...]]:
+    rows: dict[str, tuple[str, ...]] = {}
+    for name, info, readers in fields():
+        default, meaning = _default(info), info.description or ""
+        known = rows.get(variable(name))
+        if known is not None and known[1:3] != (default, meaning):
+            raise ValueError(f"{variable(name)} says {known[1:3]} for one process and {(default, meaning)} for another")
+        read_by = ", ".join(([known[3]] if known else []) + list(readers))
+        rows[variable(name)] = (f"`{variable(name)}`", default, meaning, read_by)
+    return rows
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    if info.default_factory is not None or info.default is None:
+        return "unset"
+    value: Any = info.default
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _exposed() -> Iterable[tuple[MetricWrapperBase, str]]:
+    texts = {name: "\n".join(_sources(part)) for name, part in (("gateway", "platform"), ("node", "warm_pool"))}
+    names = {id(value): name for name, value in vars(metrics).items()}
+    for metric in defined_metrics():
+        users = [who for who, text in texts.items() if re.search(rf"\bmetrics\.{names[id(metric)]}\b", text)]
+        yield metric, ", ".join(users)
+
+
+def _metric_row(metric: MetricWrapperBase, who: str) -> tuple[str, ...]:
+    described = next(iter(metric.describe()))
+    total = "_total" if described.type == "counter" else ""
+    labels = ", ".join(metric._labelnames) or "none"
+    return f"`{described.name}{total}`", described.type, labels, described.documentation, who
+
+
+def _sources(*parts: str) -> list[str]:
+    return [path.read_text() for part in parts or COMPONENTS for path in sorted((ROOT / part / "standby").rglob("*.py"))]
+
+
+def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [heads, tuple("---" for _ in heads), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _page(title: str, *parts: str) -> str:
+    return "\n\n".join((f"# {title}", "<!-- Written by `make reference`; do not edit. -->", *parts)) + "\n"
+
+
+def main() -> None:
+    """Write both pages."""
+    (ROOT / "docs" / "settings.md").write_text(settings_page())
+    (ROOT / "docs" / "metrics.md").write_text(metrics_page())
+
+
+if __name__ == "__main__":
+    main()
