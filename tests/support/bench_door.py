@@ -8,6 +8,7 @@ from pathlib import Path
 
 import uvloop
 
+from standby.host.collector import calm_collector
 from standby.warm_pool.door import Door
 
 
@@ -15,6 +16,7 @@ async def _serve(socket: str, token: str, instance: str, epoch: str, slots: str)
     door = Door(token=token, on_change=lambda _: None)
     _, port = await door.start("127.0.0.1", 0)
     door.open(instance, epoch=int(epoch), slots=int(slots), socket=Path(socket))
+    calm_collector()  # as the node agent does
     print(port, flush=True)
     await asyncio.Event().wait()
 

@@ -37,6 +37,7 @@ from standby.gateway.public_port import PublicProtocol
 from standby.gateway.relay import DoorClient
 from standby.gateway.reporter import DemandReporter
 from standby.gateway.settings import GatewaySettings
+from standby.host.collector import calm_collector
 from standby.host.sealing import SealingKey
 from standby.telemetry import logs
 
@@ -53,6 +54,7 @@ def serve() -> None:
 
 async def _run(settings: GatewaySettings, bus_settings: BusSettings) -> None:
     listener = _listen(settings.gateway_host, settings.gateway_port)
+    calm_collector()
     async with gateway(settings, bus_settings) as (app, stopping):
         server = GatewayServer(_uvicorn_config(app, settings), stopping)
         if settings.port_file:

@@ -34,6 +34,7 @@ from standby.domain.events import ComponentNotice
 from standby.domain.instance import InstanceState
 from standby.domain.model import EngineKind
 from standby.domain.node import Node
+from standby.host.collector import calm_collector
 from standby.host.sealing import SealingKey
 from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
 from standby.runtime.engines.registry import EngineRegistry
@@ -85,6 +86,7 @@ async def _run(settings: NodeSettings, bus_settings: BusSettings) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told_to_stop)
     async with node(settings, bus_settings) as parts:
+        calm_collector()
         await stop.wait()
         _log.info("draining")
         await parts.wind_down(hurry)
