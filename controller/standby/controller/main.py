@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 import uvloop
@@ -19,9 +18,13 @@ from standby.bus.tables_set import open_tables
 from standby.controller.loop import Controller
 from standby.controller.settings import ControllerSettings
 from standby.domain.errors import StandbyError
+from standby.host import tasks as host_tasks
 from standby.telemetry import logs
 
 log = logging.getLogger(__name__)
+
+# The lease is given back within this time, or its ttl must pass.
+RELEASE_LIMIT_S: Final = 2.0
 
 
 def command(
@@ -68,13 +71,17 @@ async def serve(settings: ControllerSettings, bus_settings: BusSettings) -> None
 
 async def _until_told(controller: Controller) -> None:
     running = asyncio.ensure_future(controller.run())
+    told = asyncio.ensure_future(asyncio.Event().wait())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, running.cancel)
+        loop.add_signal_handler(number, told.cancel)
     try:
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+        await asyncio.wait({running, told}, return_when=asyncio.FIRST_COMPLETED)
+        await host_tasks.end([running], again_s=RELEASE_LIMIT_S)
+        if not running.cancelled():
+            running.result()
     finally:
+        told.cancel()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
 

@@ -21,6 +21,7 @@ from standby.bus.statistics import BusStatistics, Counters
 from standby.bus.subscription import Handler, Message, MessageHandler, Subscription
 from standby.bus.translate import translated
 from standby.domain.errors import BusUnavailable, StandbyError, Unavailable
+from standby.host import tasks as host_tasks
 
 log = logging.getLogger(__name__)
 
@@ -68,15 +69,13 @@ class Bus:
     async def close(self) -> None:
         """Deliver what is buffered, end all subscriptions and close; bounded by a few seconds, never raises."""
         self._closing = True
-        for task in self._tasks:
-            task.cancel()
+        await host_tasks.end(tuple(self._tasks))
         if self._client.is_connected:
             with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
                 await asyncio.wait_for(self._client.drain(), CLOSE_LIMIT_S)
         with contextlib.suppress(nats.errors.Error, TimeoutError, OSError):
             await asyncio.wait_for(self._client.close(), CLOSE_LIMIT_S)
         self._close_failed_attempt()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     @property
     def connected(self) -> bool:
@@ -258,8 +257,7 @@ class Bus:
         if attempt in done and attempt.exception() is None:
             self._lost_at = None
             return
-        attempt.cancel()
-        await asyncio.gather(attempt, return_exceptions=True)
+        await host_tasks.end([attempt])
         self._closing = True
         await self._client.close()
         self._close_failed_attempt()

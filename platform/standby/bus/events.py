@@ -24,6 +24,7 @@ from standby.bus.streams import SEQUENCE_HEADER, ensure_stream
 from standby.bus.subscription import Message, Subscription
 from standby.domain.errors import BusUnavailable, StandbyError
 from standby.domain.events import EVENT_ADAPTER, AnyEvent
+from standby.host import tasks as host_tasks
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +72,7 @@ class EventLog:
         if self._bus.connected:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._idle.wait(), CLOSE_LIMIT_S)
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        await host_tasks.end([self._task])
         self._task = None
 
     async def publish(self, event: AnyEvent) -> None:

@@ -21,6 +21,7 @@ from standby.bus.streams import SEQUENCE_HEADER
 from standby.bus.subscription import Message, Subscription
 from standby.bus.tables import OPERATION_HEADER, REMOVALS, Entry, R, Snapshot, Stored, Table, wildcard
 from standby.domain.errors import BusUnavailable
+from standby.host import tasks as host_tasks
 
 log = logging.getLogger(__name__)
 
@@ -80,8 +81,7 @@ class Mirror(Generic[R]):
         """End the updates; ``entries`` stays as it is. Idempotent."""
         self._table.bus.off_reconnect(self._request_refresh)
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await host_tasks.end([self._task])
             self._task = None
         if self._subscription is not None:
             await self._subscription.unsubscribe()

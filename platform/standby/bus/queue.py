@@ -21,6 +21,7 @@ from standby.bus.connection import Bus
 from standby.bus.streams import ensure_stream
 from standby.bus.tables import check_key
 from standby.domain.errors import BusUnavailable
+from standby.host import tasks as host_tasks
 
 log = logging.getLogger(__name__)
 
@@ -179,8 +180,7 @@ class WorkQueue:
         try:
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await host_tasks.end([task])
 
     async def _settle(self, message: Msg, verdict: Verdict, delay: float) -> None:
         """Tell the server; a DONE is repeated over an outage, because without it the item would be worked on twice."""

@@ -37,6 +37,7 @@ from standby.gateway.public_port import PublicProtocol
 from standby.gateway.relay import DoorClient
 from standby.gateway.reporter import DemandReporter
 from standby.gateway.settings import GatewaySettings
+from standby.host import tasks as host_tasks
 from standby.host.collector import calm_collector
 from standby.host.sealing import SealingKey
 from standby.telemetry import logs
@@ -130,9 +131,7 @@ async def _parts(
     try:
         yield build_app(Surroundings(bus, data, settings.max_staleness_s), api_routes(api)), api.stopping
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await host_tasks.end(tasks)
         await directory.stop()
         await doors.close()
         await events.close()

@@ -34,6 +34,7 @@ from standby.domain.events import ComponentNotice
 from standby.domain.instance import InstanceState
 from standby.domain.model import EngineKind
 from standby.domain.node import Node
+from standby.host import tasks as host_tasks
 from standby.host.collector import calm_collector
 from standby.host.sealing import SealingKey
 from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
@@ -218,9 +219,7 @@ async def _parts(
         await mirror.stop()
         await orders.unsubscribe()
         await door.stop()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await host_tasks.end(tasks)
         await cache.close()
         if not agent.instances:
             shutil.rmtree(sockets, ignore_errors=True)
