@@ -37,6 +37,7 @@ def command(
     logs.configure("controller")
     try:
         settings = ControllerSettings.load(controller_name=name, controller_lease_ttl=lease_ttl)
+        logs.configure("controller", level=settings.log_level, style=settings.log_format)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(serve(settings, BusSettings.load()))
     except StandbyError as error:

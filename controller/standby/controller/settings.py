@@ -8,6 +8,7 @@ import socket
 from pydantic import Field
 
 from standby.domain.settings import Settings
+from standby.telemetry.logs import LogFormat, LogLevel
 
 
 def _default_name() -> str:
@@ -23,3 +24,5 @@ class ControllerSettings(Settings):
     controller_lease_ttl: float = Field(
         default=5.0, ge=0.5, le=60.0, description="silence after which another controller takes over"
     )
+    log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
+    log_format: LogFormat = Field(default="human", description="human, or json: one object per line")

@@ -27,6 +27,7 @@ from standby.domain.endpoint import EndpointStatus, ScalePolicy, Variant
 from standby.domain.errors import LeaseLost
 from standby.domain.events import AnyEvent, DecisionMade
 from standby.domain.instance import InstanceState, Rung
+from standby.host import tasks as host_tasks
 from support.cluster import TENANT, make_config, make_endpoint, make_model
 from support.fake_node import FakeNode, fake_node
 from support.nats_server import NatsServer, nats_server
@@ -98,10 +99,9 @@ async def controller(server: NatsServer, name: str, ttl: float = 1.0, *, leads: 
                 await until(lambda: one.leadership.leading, "it leads")
             yield one
         finally:
-            task.cancel()
-            outcome = (await asyncio.gather(task, return_exceptions=True))[0]
+            await host_tasks.end([task], again_s=2.0)
             await events.close()
-        assert isinstance(outcome, asyncio.CancelledError), outcome
+        assert task.cancelled(), task
 
 
 @asynccontextmanager
