@@ -11,6 +11,7 @@ from standby.bus.tables import Entry
 from standby.bus.tables_set import Tables
 from standby.domain.assignment import Assignment
 from standby.domain.instance import Instance, InstanceState
+from standby.host import tasks as host_tasks
 from support.cluster import REST, make_node
 
 
@@ -81,6 +82,5 @@ async def fake_node(tables: Tables, name: str = "n1") -> AsyncIterator[FakeNode]
     try:
         yield node
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await host_tasks.end([task])
         await node.mirror.stop()
