@@ -10,6 +10,7 @@ from standby.bus.mirror import Mirror
 from standby.bus.tables import Entry
 from standby.bus.tables_set import Tables
 from standby.domain.assignment import Assignment
+from standby.domain.errors import BusUnavailable
 from standby.domain.instance import Instance, InstanceState
 from standby.host import tasks as host_tasks
 from support.cluster import REST, make_node
@@ -44,12 +45,24 @@ class FakeNode:
             name, wanted = await self._work.get()
             if not self.obeys:
                 continue
-            if wanted is None:
-                self.states.pop(name, None)
-                await self._tables.instances.delete(name)
-                continue
+            await self._say(name, wanted)
+
+    async def _say(self, name: str, wanted: Assignment | None) -> None:
+        """Write until it is written, as a node does: the server may be killed in the middle of it."""
+        if wanted is None:
+            self.states.pop(name, None)
+        else:
             self.states[name] = REST[wanted.rung]
-            await self._tables.instances.put(name, self._record(wanted, REST[wanted.rung]))
+        while True:
+            try:
+                if wanted is None:
+                    await self._tables.instances.delete(name)
+                else:
+                    await self._tables.instances.put(name, self._record(wanted, self.states[name]))
+            except BusUnavailable:
+                await asyncio.sleep(0.05)
+            else:
+                return
 
     def _record(self, wanted: Assignment, state: InstanceState) -> Instance:
         clock = asyncio.get_running_loop().time()

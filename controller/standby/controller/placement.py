@@ -76,11 +76,15 @@ def memory_need(memory_mb: int | None, model: Model) -> int:
 
 
 def seconds_to_ready(node: ObservedNode, digest: str, rung: Rung, size: int) -> float:
-    """Return the predicted seconds until ready: what this node measured for this model, else a guess by the rung."""
-    measured = node.record.costs.get(digest, {}).get(rung)
-    if measured is not None:
-        return measured
-    return DEFAULT_COSTS_S[rung] + (size / DOWNLOAD_BYTES_PER_S if rung is Rung.COLD else 0.0)
+    """Return the predicted seconds until ready: what this node measured for this model, else a guess by the rung.
+
+    A guess is never above what was measured from a lower rung: a higher one only leaves parts of that out.
+    """
+    costs = node.record.costs.get(digest, {})
+    if rung in costs:
+        return costs[rung]
+    guess = DEFAULT_COSTS_S[rung] + (size / DOWNLOAD_BYTES_PER_S if rung is Rung.COLD else 0.0)
+    return min([guess, *(seconds for lower, seconds in costs.items() if lower < rung)])
 
 
 def choose(
@@ -101,10 +105,12 @@ def choose(
     placed = tuple(siblings)
     living = {n.record.name: n for n in nodes if n.alive(now)}
     able = {name: n for name, n in living.items() if model.engine in n.record.engines}
-    candidates = [
-        *_wakes(placed, able, model, need, promised),
-        *_new(placed, able, model, need, promised),
-    ]
+    wakes = list(_wakes(placed, able, model, need, promised))
+    # Beside one that rests a new one is never better: it would start from a rung that the resting one has reached, and
+    # the sleeper would stay behind. Two measured times of a small model may well say the opposite.
+    resting = {candidate.node.record.name for candidate in wakes}
+    fresh = [candidate for candidate in _new(placed, able, model, need, promised) if candidate.node.record.name not in resting]
+    candidates = [*wakes, *fresh]
     if not candidates:
         return NoFit(_why_not(living, able, model, need, promised))
     best = min(candidates, key=_Candidate.rank)

@@ -11,8 +11,8 @@ from standby.controller.actions import Assign, MarkEndpoint, Retarget, Unassign
 from standby.controller.plan import plan
 from standby.domain.demand import Demand
 from standby.domain.endpoint import NO_MEMORY, EndpointStatus, Failure
-from standby.domain.instance import InstanceState
-from support.cluster import GIB, MIB, Cluster, make_model
+from standby.domain.instance import InstanceState, Rung
+from support.cluster import GIB, MIB, Cluster, cached, make_model
 
 pytestmark = pytest.mark.decision
 
@@ -404,3 +404,19 @@ def test_the_plan_says_itself_when_it_is_due() -> None:
     assert asleep_at.actions == ()
     assert cluster.state_of() == ["ready"], "it is on its way to asleep"
     assert asleep_at.wakes["000000000000.e"] == math.inf, "the node's word is awaited, no clock"
+
+
+@pytest.mark.parametrize("prices", [{Rung.STAGED: 0.2}, {Rung.STAGED: 0.2, Rung.ASLEEP: 0.4}, {Rung.COLD: 0.1}])
+def test_a_sleeper_is_woken_whatever_the_prices_say(prices: dict[Rung, float]) -> None:
+    """A second instance beside it would leave the sleeper behind for good: a small model's start may measure faster."""
+    cluster = Cluster()
+    model = make_model("m-e")
+    cluster.add_node(costs={model.manifest.digest: prices}, artifacts=(cached(model),))
+    cluster.add_endpoint("e", model=model, keep_ready=1, keep_asleep=600)
+    cluster.decide()
+    for at in (1010.0, 1020.0):
+        cluster.ask(queued=1)
+        cluster.run_until(at - 5.0)
+        cluster.ask()
+        cluster.run_until(at)
+        assert cluster.state_of() == ["asleep"]
