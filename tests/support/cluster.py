@@ -20,11 +20,11 @@ from standby.controller.view import (
 )
 from standby.domain.assignment import Assignment
 from standby.domain.demand import Demand, GatewayBeat
-from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Failure, ScalePolicy, Variant
+from standby.domain.endpoint import NO_ZYGOTE, Endpoint, EndpointConfig, EndpointStatus, Failure, ScalePolicy, Variant
 from standby.domain.instance import Instance, InstanceState, Rung
 from standby.domain.model import EngineKind, Manifest, Model, ModelFormat, ObjectRef
 from standby.domain.names import key
-from standby.domain.node import CachedArtifact, MemoryLedger, Node
+from standby.domain.node import CachedArtifact, MemoryLedger, Node, Zygote
 
 TENANT = "000000000000"
 MIB = 1024 * 1024
@@ -32,8 +32,11 @@ GIB = 1024 * MIB
 REST = {
     Rung.READY: InstanceState.READY,
     Rung.ASLEEP: InstanceState.ASLEEP,
+    Rung.ZYGOTE: InstanceState.ZYGOTE,
     Rung.STAGED: InstanceState.STAGED,
 }
+# A node that has a zygote for the fake engine.
+HATCHED = {EngineKind.FAKE: Zygote(state="ready")}
 
 
 def make_model(name: str = "smol", size: int = 100 * MIB, engine: EngineKind = EngineKind.FAKE) -> Model:
@@ -91,11 +94,16 @@ class Slot:
 
 @dataclass
 class Cluster:
-    """Endpoints, nodes and one gateway; ``run_until`` lets time pass, planning only on news and at the plan's own wakes."""
+    """Endpoints, nodes and one gateway; ``run_until`` lets time pass, planning only on news and at the plan's own wakes.
+
+    Instances of the endpoints in ``fails`` do not start; on the nodes in ``no_hatch`` no zygote is ever ready.
+    """
 
     load_s: float = 2.0
     now: float = 1000.0
+    hatch_s: float = 0.0
     fails: set[str] = field(default_factory=set)
+    no_hatch: set[str] = field(default_factory=set)
     back_off_s: float = 30.0
     beats: bool = True
     trace: list[tuple[float, Action]] = field(default_factory=list)
@@ -171,7 +179,7 @@ class Cluster:
         promised: dict[str, int] = {}
         for one in placed.values():
             if one.wants_ready and not one.taken_up:
-                need = memory_need(one.assignment.memory_mb, one.assignment.model)
+                need = memory_need(one.assignment.memory_mb, one.assignment.model, self.nodes.get(one.assignment.node))
                 promised[one.assignment.node] = promised.get(one.assignment.node, 0) + need
         views: dict[str, EndpointView] = {}
         for name, (record, revision) in self.endpoints.items():
@@ -286,8 +294,25 @@ class Cluster:
             failure = Failure(reason="engine exited with code 1", first_error="bad model", attempts=attempts, code="start")
             self.report(name, InstanceState.FAILED, failure=failure)
             slot.done_at = self.now + self.back_off_s
+        elif rung is Rung.ZYGOTE:
+            self._rest_on_zygote(name, slot)
         else:
             self.report(name, REST[rung])
+
+    def _rest_on_zygote(self, name: str, slot: Slot) -> None:
+        """Report staged first, as nodes do, then zygote once it has hatched; an engine without one stays staged."""
+        node = self.nodes[slot.assignment.node].record
+        if slot.assignment.model.engine not in node.zygotes:
+            self.report(name, InstanceState.STAGED)
+        elif node.name in self.no_hatch:
+            failure = Failure(reason="the zygote exited with code 1", code=NO_ZYGOTE, next_retry_at=self.now)
+            self.report(name, InstanceState.STAGED, failure=failure)
+            slot.done_at = self.now + self.back_off_s
+        elif self.hatch_s and (slot.seen is None or slot.seen.record.state is not InstanceState.STAGED):
+            self.report(name, InstanceState.STAGED)
+            slot.done_at = self.now + self.hatch_s
+        else:
+            self.report(name, InstanceState.ZYGOTE)
 
     def _apply(self, action: Action) -> None:
         match action:

@@ -141,6 +141,7 @@ async def _context(stack: AsyncExitStack, bus: Bus, environment: Mapping[str, st
         endpoints=Mirror(tables.endpoints),
         instances=Mirror(tables.instances),
         nodes=Mirror(tables.nodes),
+        prices=Mirror(tables.prices),
     )
     for name in Copies.__dataclass_fields__:
         mirror = getattr(copies, name)

@@ -24,7 +24,7 @@ import psutil
 
 from standby.cli.stack import Stack, StackOptions, running
 from standby.cli.state import StateDir
-from standby.runtime.unix_http import request
+from standby.runtime.engine_http import request
 from standby.warm_pool.run_dir import run_dir
 from support.fake_engine_spec import FAKE_ENGINE_PROGRAM, Option, short_dir
 from support.gguf_builder import gguf

@@ -78,7 +78,7 @@ async def door_rig(socket: Path, limits: DoorLimits | None = None) -> AsyncItera
     async with upstream(socket, echo) as engine:
         door = Door(token=TOKEN, on_change=changes.append, limits=limits)
         address = await door.start("127.0.0.1", 0)
-        door.open(INSTANCE, epoch=7, slots=SLOTS, socket=socket)
+        door.open(INSTANCE, epoch=7, slots=SLOTS, address=socket)
         client = DoorClient()
         try:
             yield Rig(door, engine, address, client, changes)

@@ -15,10 +15,18 @@ ignore_term          SIGTERM does nothing
 spawn_child          starts a helper process in the same group, which outlives a killed engine
 allocate_mib         memory that it touches and holds
 token_delay_ms       before each token
-tokens, text         how many tokens an answer has at most, and its words
+tokens, text         how many tokens an answer has at most (but with ``ignore_eos``), and its words
+health_delay_s       while requests run: before each answer about health or metrics, as from one that has no time for it
+unavailable_after_s  from then on everything is answered with 503, for ever
+close_socket_after_s from then on nobody accepts connections
+helper_dies_after_s  starts a helper process which kills itself after that
+near_tie             every so many tokens the second best is near
 ===================  ====================================================================================
 
-A single completion whose body has ``fail_with`` is answered with that status.
+A single completion whose body has ``fail_with`` is answered with that status. One that asks for ``logprobs`` gets each
+token with a second best one: 3 nats behind it, every ``near_tie``-th token 0.05.
+
+``GET /metrics`` are Prometheus figures: ``fake:requests_running``, ``fake:requests_waiting``, ``fake:tokens_total``.
 
 ``GET /stats`` says how many requests run (``active``), ended (``served``), were cut off by the client (``aborts``), how
 many ran at once (``peak``), and how many ``tokens`` were generated.
@@ -65,8 +73,10 @@ class FakeEngine:
     async def run(self) -> None:
         """Serve until killed."""
         await asyncio.sleep(float(self.knobs.get("start_delay_s", 0)))
-        server = await asyncio.start_unix_server(self.connection, str(self.socket))
-        await server.serve_forever()
+        server = await asyncio.start_unix_server(self.connection, str(self.socket), backlog=1024)
+        if "close_socket_after_s" in self.knobs:
+            asyncio.get_running_loop().call_later(float(self.knobs["close_socket_after_s"]), server.close)
+        await asyncio.Event().wait()
 
     async def connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve the requests of one connection, one after the other."""
@@ -82,10 +92,19 @@ class FakeEngine:
         body = await reader.readexactly(int(headers.get("content-length") or 0))
         if path in ("/v1/chat/completions", "/v1/completions") and method == "POST":
             await self.completion(path, body, reader, writer)
+        elif await self.unavailable():
+            reply(writer, 503, error_body("service unavailable"))
+        elif path == "/metrics":
+            reply_text(writer, self.metrics())
         else:
             reply(writer, *self.lookup(path))
         await writer.drain()
         return headers.get("connection", "").lower() != "close"
+
+    async def unavailable(self) -> bool:
+        if self.stats["active"]:
+            await asyncio.sleep(float(self.knobs.get("health_delay_s", 0)))
+        return time.monotonic() - self.began >= float(self.knobs.get("unavailable_after_s", "inf"))
 
     def lookup(self, path: str) -> tuple[int, Any]:
         if path == "/health":
@@ -97,6 +116,13 @@ class FakeEngine:
         if path == "/stats":
             return 200, self.stats
         return 404, error_body(f"no route {path}")
+
+    def metrics(self) -> str:
+        return (
+            f"# TYPE fake:requests_running gauge\nfake:requests_running {self.stats['active']}\n"
+            "# TYPE fake:requests_waiting gauge\nfake:requests_waiting 0\n"
+            f"# TYPE fake:tokens counter\nfake:tokens_total {self.stats['tokens']}\n"
+        )
 
     async def completion(self, path: str, body: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if (refusal := self.refusal(body)) is not None:
@@ -120,7 +146,7 @@ class FakeEngine:
 
     def refusal(self, body: bytes) -> tuple[int, Any] | None:
         self.stats["completions"] += 1
-        if not self.ready:
+        if not self.ready or time.monotonic() - self.began >= float(self.knobs.get("unavailable_after_s", "inf")):
             return 503, error_body("Loading model")
         if self.knobs.get("completions_500") or (self.knobs.get("first_completion_500") and self.stats["completions"] == 1):
             return 500, error_body("the fake engine fails on demand")
@@ -132,7 +158,8 @@ class FakeEngine:
 
     async def tokens(self, asked: dict[str, Any], gone: asyncio.Future[bytes]) -> AsyncIterator[str]:
         words = str(self.knobs.get("text", DEFAULT_TEXT)).split(" ")
-        limit = min(int(self.knobs.get("tokens", len(words))), int(asked.get("max_tokens") or 10**9))
+        end = 10**9 if asked.get("ignore_eos") else int(self.knobs.get("tokens", len(words)))
+        limit = min(end, int(asked.get("max_tokens") or 10**9))
         for number in range(limit):
             await self.pause(gone)
             if number == self.knobs.get("die_after_tokens"):
@@ -151,7 +178,15 @@ class FakeEngine:
         text = "".join(parts)
         content = {"message": {"role": "assistant", "content": text}} if "chat" in path else {"text": text}
         choice = {"index": 0, "finish_reason": "stop", **content}
+        if asked.get("logprobs"):
+            choice["logprobs"] = self.logprobs(parts)
         reply(writer, 200, {**self.frame(path), "choices": [choice], "usage": usage(len(parts))})
+
+    def logprobs(self, parts: list[str]) -> dict[str, Any]:
+        near = int(self.knobs.get("near_tie", 0))
+        margins = [0.05 if near and number % near == 0 else 3.0 for number in range(1, len(parts) + 1)]
+        best = [{part: -0.1, f"{part}?": -0.1 - margin} for part, margin in zip(parts, margins, strict=True)]
+        return {"tokens": parts, "token_logprobs": [-0.1] * len(parts), "top_logprobs": best, "text_offset": []}
 
     async def stream(self, path: str, asked: dict[str, Any], gone: asyncio.Future[bytes], writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -187,6 +222,11 @@ def reply(writer: asyncio.StreamWriter, status: int, content: object) -> None:
     writer.write(head.encode() + body)
 
 
+def reply_text(writer: asyncio.StreamWriter, text: str) -> None:
+    head = f"HTTP/1.1 200 Fake\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {len(text)}\r\n\r\n"
+    writer.write(head.encode() + text.encode())
+
+
 def event(writer: asyncio.StreamWriter, content: object) -> None:
     chunk(writer, b"data: " + json.dumps(content).encode() + b"\n\n")
 
@@ -205,6 +245,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if knobs.get("spawn_child"):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    if "helper_dies_after_s" in knobs:
+        helper = "import os, sys, time; time.sleep(float(sys.argv[1])); os.kill(os.getpid(), 9)"
+        subprocess.Popen([sys.executable, "-c", helper, str(knobs["helper_dies_after_s"])])
     if "fail_start" in knobs:
         time.sleep(float(knobs.get("start_delay_s", 0)))
         print(knobs.get("fail_message", "error: the fake engine was told to fail"), file=sys.stderr, flush=True)

@@ -50,6 +50,8 @@ BETWEEN_PROCESSES: Final = MappingProxyType(
     {
         "STANDBY_ENGINE_MARK": "tells a node's engine processes from all others",
         "STANDBY_ENGINE_PARENT": "process id whose end ends the engine",
+        "STANDBY_ENGINE_CGROUP": "cgroup that an engine enters by itself",
+        "STANDBY_ZYGOTE_CONTROL": "descriptor over which a node asks its zygote for forks",
         "STANDBY_READY_FD": "descriptor on which an engine says that it has loaded",
     }
 )

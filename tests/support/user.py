@@ -139,7 +139,11 @@ class Up:
             found[:] = (await self.show(endpoint))["instances"]
             return [item["state"] for item in found] == [state]
 
-        await until(resting, f"{endpoint} is {state}", DEADLINE_S)
+        try:
+            await until(resting, f"{endpoint} is {state}", DEADLINE_S)
+        except AssertionError as error:
+            tail = "\n".join(self.log.read_text().splitlines()[-60:])
+            raise AssertionError(f"{error}; it is {await self.show(endpoint)}; the last said:\n{tail}") from None
         return found[0]
 
 

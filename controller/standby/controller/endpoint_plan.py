@@ -288,11 +288,11 @@ def _shrink(
 ) -> list[Placed]:
     """Send the surplus one rung down; return what stays up."""
     surplus = victims.in_order(up)[: len(up) - decision.count]
-    lower = keepalive.next_rung_below(Rung.READY, variant.policy)
     for placed in surplus:
         if placed.failed:
             draft.unassign(placed, f"{decision.reason}; it failed")
         else:
+            lower = keepalive.next_rung_below(Rung.READY, variant.policy, zygote=draft.cluster.has_zygote(placed))
             draft.move(placed, lower, decision.reason, inputs)
     return [p for p in up if p not in surplus]
 
@@ -305,10 +305,11 @@ def _keep_alive(draft: _Draft, variant: Variant, live: Sequence[Placed], up: Seq
     for placed in live:
         if placed.wants_ready or not placed.settled or placed.instance is None or placed.failed:
             continue
-        rung = placed.instance.record.rung
+        zygote = draft.cluster.has_zygote(placed)
+        rung = placed.resting_rung(zygote=zygote)
         if rung is Rung.COLD or rung > placed.assignment.rung:
             continue  # still on its way to the rung that was asked for
-        decision = keepalive.keep(rung, placed.instance.rung_at, variant.policy, draft.now)
+        decision = keepalive.keep(rung, placed.instance.rung_at, variant.policy, draft.now, zygote=zygote)
         draft.wake(decision.wake_at)
         if decision.rung < rung:
             draft.move(placed, decision.rung, decision.reason)
@@ -321,15 +322,16 @@ def _sink_ready(draft: _Draft, variant: Variant, up: Sequence[Placed]) -> None:
     since = _idle_since(draft.endpoint, up)
     if since is None:
         return
-    decision = keepalive.keep(Rung.READY, since, variant.policy, draft.now)
-    if ready or failed:
+    for placed in (*ready, *failed):
+        zygote = draft.cluster.has_zygote(placed)
+        decision = keepalive.keep(Rung.READY, since, variant.policy, draft.now, zygote=zygote)
         draft.wake(decision.wake_at)
-    if decision.rung is Rung.READY:
-        return
-    for placed in ready:
-        draft.move(placed, decision.rung, decision.reason, {"idle_s": round(draft.now - since, 3)})
-    for placed in failed:
-        draft.unassign(placed, f"it failed and nobody has asked since: {decision.reason}")
+        if decision.rung is Rung.READY:
+            continue
+        if placed.failed:
+            draft.unassign(placed, f"it failed and nobody has asked since: {decision.reason}")
+        else:
+            draft.move(placed, decision.rung, decision.reason, {"idle_s": round(draft.now - since, 3)})
 
 
 def _idle_since(endpoint: EndpointView, up: Sequence[Placed]) -> float | None:

@@ -1,22 +1,13 @@
-"""How long an idle instance keeps its rung: ready, then asleep, then staged, then cold."""
+"""How long an idle instance keeps its rung: ready, then asleep, then zygote where there is one, then staged, then cold."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from standby.controller.view import NEVER
 from standby.domain.durations import format_duration
 from standby.domain.endpoint import ScalePolicy
 from standby.domain.instance import Rung
-
-_BELOW: Final = {
-    Rung.READY: (Rung.ASLEEP, Rung.STAGED, Rung.COLD),
-    Rung.ASLEEP: (Rung.STAGED, Rung.COLD),
-    Rung.ZYGOTE: (Rung.STAGED, Rung.COLD),
-    Rung.STAGED: (Rung.COLD,),
-    Rung.COLD: (),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +19,21 @@ class KeepDecision:
     wake_at: float = NEVER
 
 
-def next_rung_below(rung: Rung, policy: ScalePolicy) -> Rung:
-    """Return the first rung below ``rung`` that the policy keeps at all; a time of zero skips a rung."""
-    for lower in _BELOW[rung]:
+def next_rung_below(rung: Rung, policy: ScalePolicy, *, zygote: bool) -> Rung:
+    """Return the first rung below ``rung`` that the policy keeps at all; a time of zero skips a rung.
+
+    ``zygote``: the instance's engine has one on its node; without, there is no such rung.
+    """
+    for lower in sorted((r for r in Rung if r < rung), reverse=True):
+        if lower is Rung.ZYGOTE and not zygote:
+            continue
         if lower is Rung.COLD or _kept_for(lower, policy) > 0:
             return lower
     return Rung.COLD
 
 
-def keep(rung: Rung, since: float, policy: ScalePolicy, now: float) -> KeepDecision:
-    """Return the rung that an idle instance should hold at ``now``.
+def keep(rung: Rung, since: float, policy: ScalePolicy, now: float, *, zygote: bool) -> KeepDecision:
+    """Return the rung that an idle instance should hold at ``now``; ``zygote`` as in ``next_rung_below``.
 
     ``since``: for ready, when the endpoint fell idle; for a lower rung, when it was reached.
     """
@@ -46,16 +42,15 @@ def keep(rung: Rung, since: float, policy: ScalePolicy, now: float) -> KeepDecis
     idle = "idle" if rung is Rung.READY else rung.label
     if now < due:
         return KeepDecision(rung, f"{idle} for {format_duration(max(0.0, now - since))} of {format_duration(limit)}", due)
-    lower = next_rung_below(rung, policy)
+    lower = next_rung_below(rung, policy, zygote=zygote)
     return KeepDecision(lower, f"{idle} for {format_duration(limit)}")
 
 
 def _kept_for(rung: Rung, policy: ScalePolicy) -> float:
-    if rung is Rung.READY:
-        return policy.keep_ready
-    if rung is Rung.ASLEEP:
-        return policy.keep_asleep
-    if rung is Rung.STAGED:
-        return policy.keep_staged
-    # a zygote is kept by the node for many models; an instance does not rest there
-    return 0.0 if rung is Rung.ZYGOTE else NEVER
+    limits = {
+        Rung.READY: policy.keep_ready,
+        Rung.ASLEEP: policy.keep_asleep,
+        Rung.ZYGOTE: policy.keep_zygote,
+        Rung.STAGED: policy.keep_staged,
+    }
+    return limits.get(rung, NEVER)

@@ -68,10 +68,23 @@ class _Candidate:
         )
 
 
-def memory_need(memory_mb: int | None, model: Model) -> int:
-    """Return the bytes of host memory to reserve for one instance: as configured, else estimated from the model's size."""
+def memory_need(memory_mb: int | None, model: Model, node: ObservedNode | None = None) -> int:
+    """Return the bytes of host memory to reserve for one instance of ``model``.
+
+    As configured; else what ``node`` has measured of an awake one; else a guess from the model's size.
+    """
     if memory_mb is not None:
         return memory_mb * _MIB
+    measured = None if node is None else node.record.footprints.get(model.manifest.digest)
+    return _guess(model) if measured is None else measured
+
+
+def gpu_need(model: Model, node: ObservedNode) -> int:
+    """Return the bytes of one GPU's memory that an instance of ``model`` takes: measured on ``node``, else a guess."""
+    return node.record.device_footprints.get(model.manifest.digest, _guess(model))
+
+
+def _guess(model: Model) -> int:
     return math.ceil(model.manifest.unpacked_bytes * MEMORY_PER_BYTE)
 
 
@@ -101,25 +114,25 @@ def choose(
     assignments that the node's ledger does not know yet. A resting instance is woken even where the ledger looks
     full, because its node may make room; a new one must fit.
     """
-    need = memory_need(variant.memory_mb, model)
+    ask = _Ask(model, variant.memory_mb, promised)
     placed = tuple(siblings)
     living = {n.record.name: n for n in nodes if n.alive(now)}
     able = {name: n for name, n in living.items() if model.engine in n.record.engines}
-    wakes = list(_wakes(placed, able, model, need, promised))
+    wakes = list(_wakes(placed, able, ask))
     # Beside one that rests a new one is never better: it would start from a rung that the resting one has reached, and
     # the sleeper would stay behind. Two measured times of a small model may well say the opposite.
     resting = {candidate.node.record.name for candidate in wakes}
-    fresh = [candidate for candidate in _new(placed, able, model, need, promised) if candidate.node.record.name not in resting]
-    candidates = [*wakes, *fresh]
+    fresh = [candidate for candidate in _new(placed, able, ask) if candidate.node.record.name not in resting]
+    candidates = [*wakes, *(candidate for candidate in fresh if candidate.fits)]
     if not candidates:
-        return NoFit(_why_not(living, able, model, need, promised))
+        return NoFit(_why_not(living, able, ask))
     best = min(candidates, key=_Candidate.rank)
     return Choice(
         node=best.node.record.name,
         wake=best.wake,
         from_rung=best.rung,
         seconds=best.seconds,
-        need_bytes=need,
+        need_bytes=ask.memory(best.node),
         reason=f"{best.seconds:.1f} s from {best.rung.label} on {best.node.record.name}, best of {len(candidates)}",
     )
 
@@ -127,50 +140,77 @@ def choose(
 def cheapest_seconds(model: Model, nodes: Iterable[ObservedNode], siblings: Iterable[Placed], now: float) -> float:
     """Return the fewest predicted seconds that one more instance would take, memory left aside."""
     able = {n.record.name: n for n in nodes if n.alive(now) and model.engine in n.record.engines}
-    placed = tuple(siblings)
-    costs = [c.seconds for c in (*_wakes(placed, able, model, 0, {}), *_new(placed, able, model, 0, {}))]
+    placed, ask = tuple(siblings), _Ask(model, None, {})
+    costs = [c.seconds for c in (*_wakes(placed, able, ask), *_new(placed, able, ask))]
     return min(costs, default=DEFAULT_COSTS_S[Rung.COLD])
 
 
-def _wakes(
-    placed: tuple[Placed, ...], able: Mapping[str, ObservedNode], model: Model, need: int, promised: Mapping[str, int]
-) -> Iterable[_Candidate]:
-    digest = model.manifest.digest
+@dataclass(frozen=True, slots=True)
+class _Ask:
+    """What is to be placed; ``promised`` as in ``choose``."""
+
+    model: Model
+    memory_mb: int | None
+    promised: Mapping[str, int]
+
+    def memory(self, node: ObservedNode) -> int:
+        return memory_need(self.memory_mb, self.model, node)
+
+    def free(self, node: ObservedNode) -> int:
+        return max(0, node.record.memory.free - self.promised.get(node.record.name, 0))
+
+    def on_gpu(self, node: ObservedNode) -> bool:
+        return node.needs_gpu(self.model.engine)
+
+    def gpu_fits(self, node: ObservedNode) -> bool:
+        """Whether some GPU there takes it; nobody asks that of what computes on the processors."""
+        if not self.on_gpu(node):
+            return True
+        return any(device.memory_free >= gpu_need(self.model, node) for device in node.fit_gpus)
+
+    def rung(self, node: ObservedNode, rung: Rung) -> Rung:
+        """Return the rung from which a climb really begins there: bytes beside a ready zygote are as good as resting on it."""
+        ready = rung is Rung.STAGED and node.zygote_ready(self.model.engine)
+        return Rung.ZYGOTE if ready else rung
+
+    def seconds(self, node: ObservedNode, rung: Rung) -> float:
+        return seconds_to_ready(node, self.model.manifest.digest, rung, self.model.manifest.total_bytes)
+
+
+def _wakes(placed: tuple[Placed, ...], able: Mapping[str, ObservedNode], ask: _Ask) -> Iterable[_Candidate]:
     for sibling in placed:
         node = able.get(sibling.assignment.node)
         if node is None or sibling.wants_ready or sibling.failed:
             continue
-        rung = sibling.assignment.rung if sibling.instance is None else sibling.instance.record.rung
+        rests = sibling.assignment.rung if sibling.instance is None else sibling.instance.record.rung
+        if ask.on_gpu(node) and rests < Rung.ASLEEP and not node.fit_gpus:
+            continue  # what has no process yet has no GPU yet, and a cordoned one gets nothing new
         held = 0 if sibling.instance is None else sibling.instance.record.resident_bytes
-        free = _free(node, promised)
+        rung, free = ask.rung(node, rests), ask.free(node)
         yield _Candidate(
             node=node,
             wake=sibling,
             rung=rung,
-            seconds=seconds_to_ready(node, digest, rung, model.manifest.total_bytes),
+            seconds=ask.seconds(node, rung),
             free=free,
-            fits=need - held <= free,
+            # A sleeper's own GPU is not known here; its node knows whether there is room on it.
+            fits=ask.memory(node) - held <= free and (rests >= Rung.ASLEEP or ask.gpu_fits(node)),
             neighbours=_neighbours(placed, node, but=sibling),
         )
 
 
-def _new(
-    placed: tuple[Placed, ...], able: Mapping[str, ObservedNode], model: Model, need: int, promised: Mapping[str, int]
-) -> Iterable[_Candidate]:
-    digest = model.manifest.digest
+def _new(placed: tuple[Placed, ...], able: Mapping[str, ObservedNode], ask: _Ask) -> Iterable[_Candidate]:
+    digest = ask.model.manifest.digest
     for node in able.values():
-        free = _free(node, promised)
-        if need > free:
-            continue
         staged = any(artifact.digest == digest for artifact in node.record.artifacts)
-        rung = Rung.STAGED if staged else Rung.COLD
+        rung, free = ask.rung(node, Rung.STAGED if staged else Rung.COLD), ask.free(node)
         yield _Candidate(
             node=node,
             wake=None,
             rung=rung,
-            seconds=seconds_to_ready(node, digest, rung, model.manifest.total_bytes),
+            seconds=ask.seconds(node, rung),
             free=free,
-            fits=True,
+            fits=ask.memory(node) <= free and ask.gpu_fits(node),
             neighbours=_neighbours(placed, node, but=None),
         )
 
@@ -179,26 +219,33 @@ def _neighbours(placed: tuple[Placed, ...], node: ObservedNode, but: Placed | No
     return sum(1 for p in placed if p.assignment.node == node.record.name and p.wants_ready and p is not but)
 
 
-def _free(node: ObservedNode, promised: Mapping[str, int]) -> int:
-    return max(0, node.record.memory.free - promised.get(node.record.name, 0))
-
-
-def _why_not(
-    living: Mapping[str, ObservedNode],
-    able: Mapping[str, ObservedNode],
-    model: Model,
-    need: int,
-    promised: Mapping[str, int],
-) -> str:
+def _why_not(living: Mapping[str, ObservedNode], able: Mapping[str, ObservedNode], ask: _Ask) -> str:
+    model = ask.model
     if not living:
         return "no node is alive: start one with `standby node`"
     if not able:
         return f"no living node runs the engine {model.engine.value} ({len(living)} alive)"
-    largest = max(_free(node, promised) for node in able.values())
+    roomy = [node for node in able.values() if ask.memory(node) <= ask.free(node)]
+    if roomy:
+        return _why_no_gpu(roomy, ask)
+    closest = min(able.values(), key=lambda node: (ask.memory(node) - ask.free(node), node.record.name))
+    need = _megabytes(ask.memory(closest))
     return (
-        f"no node has {_megabytes(need)} of memory free: model {model.name} needs {_megabytes(need)}, "
-        f"largest free {_megabytes(largest)} ({len(able)} alive with engine {model.engine.value})"
+        f"no node has {need} of memory free: model {model.name} needs {need}, "
+        f"largest free {_megabytes(ask.free(closest))} ({len(able)} alive with engine {model.engine.value})"
     )
+
+
+def _why_no_gpu(nodes: Iterable[ObservedNode], ask: _Ask) -> str:
+    """Say what each GPU lacks; all of these nodes have the host memory."""
+    told = []
+    for node in nodes:
+        fit = {device.id: device for device in node.fit_gpus}
+        told += [f"{device.id} {_megabytes(device.memory_free)} free" for device in fit.values()]
+        told += [f"{device.id} cordoned: {device.cordoned}" for device in node.record.devices if device.cordoned]
+    need = _megabytes(min(gpu_need(ask.model, node) for node in nodes))
+    has = "; ".join(told) or "none is known"
+    return f"no GPU takes model {ask.model.name}, which needs {need} of its memory: {has}"
 
 
 def _megabytes(count: int) -> str:

@@ -28,10 +28,11 @@ from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Fa
 from standby.domain.instance import Instance, Rung
 from standby.domain.model import Model
 from standby.domain.names import key
-from standby.domain.node import Node
+from standby.domain.node import DeviceKind, Node
 
 EVERYTHING: Final = None
 _SHORTEST_MEMORY_S: Final = 15.0
+_GPU_STEP: Final = 64 * 1024**2
 
 
 @dataclass(slots=True)
@@ -276,7 +277,7 @@ class ClusterState:
         for name in self._untaken:
             wanted = self._assigned[name].value
             if wanted.rung is Rung.READY:
-                need = memory_need(wanted.memory_mb, wanted.model)
+                need = memory_need(wanted.memory_mb, wanted.model, self._nodes.get(wanted.node))
                 promised[wanted.node] = promised.get(wanted.node, 0) + need
         return promised
 
@@ -331,5 +332,13 @@ class ClusterState:
 
 
 def _offer(node: Node) -> tuple[object, ...]:
-    """What of a node's record can change a placement from impossible to possible."""
-    return node.boot_id, node.engines, node.memory.free
+    """What of a node's record can change a placement from impossible to possible.
+
+    A GPU's free memory counts in steps, because what is measured there moves with every beat.
+    """
+    gpus = tuple(
+        (device.id, device.cordoned, device.memory_free // _GPU_STEP)
+        for device in node.devices
+        if device.kind is not DeviceKind.CPU
+    )
+    return node.boot_id, node.engines, node.memory.free, gpus

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from standby.domain.assignment import Assignment
 from standby.domain.endpoint import NO_MEMORY, Endpoint, EndpointConfig, EndpointStatus, Variant
 from standby.domain.instance import HAS_PROCESS, Instance, InstanceState, Rung
-from standby.domain.model import Model
-from standby.domain.node import Node
+from standby.domain.model import EngineKind, Model
+from standby.domain.node import Device, DeviceKind, Node
 from standby.domain.serving import with_weights
 
 NODE_LOST_AFTER_S: Final = 15.0
@@ -23,6 +23,7 @@ LOST_NODE_KEPT_S: Final = 300.0
 # The node asks itself again after 1, 2 and 4 seconds: the fourth refusal means that sleepers and others do not give way.
 REFUSALS: Final = 4
 NEVER: Final = math.inf
+ZYGOTE_READY: Final = "ready"
 
 
 class Bucket(NamedTuple):
@@ -171,6 +172,30 @@ class ObservedNode:
         """Its heartbeat moved within the last 15 seconds."""
         return now - self.seen_at < NODE_LOST_AFTER_S
 
+    def has_zygote(self, engine: EngineKind) -> bool:
+        """Whether instances of this engine can rest on a zygote here, also while it is being hatched."""
+        return engine in self.record.zygotes
+
+    def zygote_ready(self, engine: EngineKind) -> bool:
+        """Whether a start here would be forked now."""
+        zygote = self.record.zygotes.get(engine)
+        return zygote is not None and zygote.state == ZYGOTE_READY
+
+    def needs_gpu(self, engine: EngineKind) -> bool:
+        """Whether this engine computes on a GPU, or a part of one, here."""
+        return self.record.engine_devices.get(engine, DeviceKind.CPU) is not DeviceKind.CPU
+
+    @property
+    def fit_gpus(self) -> tuple[Device, ...]:
+        """GPUs and MIG instances on which something new may be placed, memory left aside.
+
+        A GPU that is cut into MIG instances is no device by itself, and its faults are theirs.
+        """
+        devices = [device for device in self.record.devices if device.kind is not DeviceKind.CPU]
+        cordoned = {device.id for device in devices if device.cordoned}
+        cut = {device.parent for device in devices if device.parent}
+        return tuple(d for d in devices if d.id not in cut and not {d.id, d.parent} & cordoned)
+
 
 def observe_node(before: ObservedNode | None, record: Node, now: float) -> ObservedNode:
     """Return ``record`` with the moment its heartbeat was last seen to move."""
@@ -226,6 +251,18 @@ class Placed:
     def taken_up(self) -> bool:
         """The node has read the present intent, so its ledger already knows of it."""
         return self.instance is not None and self.instance.record.assignment_intent == self.assignment.intent
+
+    def resting_rung(self, *, zygote: bool) -> Rung:
+        """Return the rung whose time runs while it rests; ``zygote``: its engine has one on its node.
+
+        Told to rest on a zygote and staged still, it waits for that zygote, for as long as it might rest on it: not for
+        ever, as the zygote may never come.
+        """
+        if self.instance is None:
+            return Rung.COLD
+        rung = self.instance.record.rung
+        waits = zygote and rung is Rung.STAGED and self.assignment.rung in {Rung.ZYGOTE, Rung.ASLEEP}
+        return Rung.ZYGOTE if waits else rung
 
     @property
     def settled(self) -> bool:
@@ -297,6 +334,11 @@ class ClusterView:
         """Whether the node of ``placed`` has been heard within the last 15 seconds."""
         node = self.nodes.get(placed.assignment.node)
         return node is not None and node.alive(now)
+
+    def has_zygote(self, placed: Placed) -> bool:
+        """Whether the engine of ``placed`` has a zygote on its node."""
+        node = self.nodes.get(placed.assignment.node)
+        return node is not None and node.has_zygote(placed.assignment.model.engine)
 
     def lost_since(self, placed: Placed) -> float:
         """Return when the node of ``placed`` was last heard; for a node without a record, since when we know it."""

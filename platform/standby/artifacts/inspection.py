@@ -16,7 +16,7 @@ from standby.artifacts.contents import Contents, Found, ObjectContents
 from standby.artifacts.credentials import Credentials
 from standby.artifacts.data_source import SourceHint
 from standby.artifacts.gguf_header import GgufHeader, joined
-from standby.artifacts.layout import CONFIG, TOKENIZER_CONFIG, Layout, Permissions, choose_layout, notes_on
+from standby.artifacts.layout import CONFIG, TOKENIZER_CONFIG, Layout, Permissions, choose_layout, is_ours, notes_on
 from standby.artifacts.location import archive_name
 from standby.artifacts.safetensors import SafetensorsHeader
 from standby.artifacts.shards import check_parts, check_shards, named_shards, weight_map
@@ -55,7 +55,7 @@ async def inspect(
     SourceUnreachable, EmptySource and UnsupportedArtifact; each names the place.
     """
     source = open_source(uri, options, environment=environment, credentials=credentials)
-    refs = await _without_markers(source, await source.list())
+    refs = await _without_markers(source, [ref for ref in await source.list() if not is_ours(ref.path)])
     _require_content(refs, source.where)
     allow = Permissions(remote_code=allow_remote_code, pickles=allow_pickles)
     if _is_archive(uri, refs, hint):

@@ -11,6 +11,9 @@ from standby.artifacts.location import archive_name
 from standby.domain.errors import UnsupportedArtifact
 from standby.domain.model import Member, ModelFormat
 
+OURS: Final = ".standby"
+"""Folder beside a model in which standby keeps what it learnt of it, e.g. compiled kernels; never a part of the model."""
+
 INDEX_SUFFIX: Final = ".safetensors.index.json"
 CONFIG: Final = "config.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
@@ -66,6 +69,11 @@ def choose_layout(files: Sequence[Member], where: str, allow: Permissions = Perm
         chosen = _pickles(files, where, allow)
     _refuse_empty(chosen, where)
     return Layout(chosen.format, chosen.files, chosen.index, notes_on(files, chosen.files))
+
+
+def is_ours(path: str) -> bool:
+    """Return whether ``path`` lies in a folder that standby itself wrote, at whatever depth."""
+    return OURS in path.split("/")[:-1]
 
 
 def notes_on(files: Sequence[Member], taken: Sequence[Member]) -> tuple[str, ...]:

@@ -37,6 +37,7 @@ class Bucket(StrEnum):
     NODES = "nodes"
     LEASES = "leases"
     CREDENTIALS = "credentials"
+    PRICES = "prices"
 
 
 def demand_subject(tenant: str, endpoint: str) -> str:

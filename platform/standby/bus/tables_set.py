@@ -15,6 +15,7 @@ from standby.domain.endpoint import Endpoint, EndpointConfig
 from standby.domain.instance import Instance
 from standby.domain.model import Model
 from standby.domain.node import Node
+from standby.domain.prices import NodePrices
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Tables:
     nodes: Table[Node]
     leases: Table[Lease]
     credentials: Table[StoredCredential]
+    prices: Table[NodePrices]
 
     async def ensure(self) -> tuple[str, ...]:
         """Make every missing bucket; return the names of those that were made. Raises BusUnavailable."""
@@ -56,6 +58,7 @@ async def open_tables(bus: Bus) -> Tables:
         nodes=Table(bus, Bucket.NODES, Node),
         leases=Table(bus, Bucket.LEASES, Lease),
         credentials=Table(bus, Bucket.CREDENTIALS, StoredCredential),
+        prices=Table(bus, Bucket.PRICES, NodePrices),
     )
     await tables.ensure()
 

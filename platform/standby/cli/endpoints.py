@@ -30,6 +30,7 @@ class RungName(StrEnum):
 
     READY = "ready"
     ASLEEP = "asleep"
+    ZYGOTE = "zygote"
     STAGED = "staged"
     COLD = "cold"
 
@@ -48,7 +49,14 @@ def create(
     ] = None,
     keep_asleep: Annotated[
         str | None,
-        typer.Option(help=f"Time asleep until only the bytes stay; default: {format_duration(_POLICY.keep_asleep)}."),
+        typer.Option(help=f"Time asleep until its process ends; default: {format_duration(_POLICY.keep_asleep)}."),
+    ] = None,
+    keep_zygote: Annotated[
+        str | None,
+        typer.Option(
+            help="Time that a pre-imported process waits to fork it, for engines that have one, until only the bytes "
+            f"stay; default: {format_duration(_POLICY.keep_zygote)}."
+        ),
     ] = None,
     keep_staged: Annotated[
         str | None, typer.Option(help=f"Time staged until the bytes may go; default: {format_duration(_POLICY.keep_staged)}.")
@@ -77,6 +85,7 @@ def create(
     policy = {
         "keep_ready": keep_ready,
         "keep_asleep": keep_asleep,
+        "keep_zygote": keep_zygote,
         "keep_staged": keep_staged,
         "slots": slots,
         "max_instances": max_instances,

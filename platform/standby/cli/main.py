@@ -26,6 +26,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = MappingProxyType(
         "endpoints": Lazy("standby.cli.endpoints:app", "Create, list, show, wait for, retry and delete endpoints.", _USE),
         "invoke": Lazy("standby.cli.invoke:invoke", "Ask an endpoint, waking it if it sleeps.", _USE),
         "ps": Lazy("standby.cli.cluster:ps", "Show instances and their rungs.", _USE),
+        "prices": Lazy("standby.cli.prices:prices", "Show what each rung costs, as measured on each node.", _USE),
         "nodes": Lazy("standby.cli.cluster:nodes", "Show nodes with their memory and cache.", _OPERATE),
         "cache": Lazy("standby.cli.cache:app", "List, pin, unpin and evict what nodes have cached.", _OPERATE),
         "keys": Lazy("standby.cli.keys:app", "Create, list and revoke API keys.", _OPERATE),

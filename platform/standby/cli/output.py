@@ -19,7 +19,15 @@ SHORT_DIGEST: Final = 12
 
 # Wide enough that a pipe never gets a name cut in two; a table takes only what it needs.
 _PIPE_WIDTH: Final = 1000
-_RUNG_STYLES: Final = {"ready": "green", "asleep": "cyan", "staged": "blue", "cold": "dim", "failed": "red", "Failed": "red"}
+_RUNG_STYLES: Final = {
+    "ready": "green",
+    "asleep": "cyan",
+    "zygote": "magenta",
+    "staged": "blue",
+    "cold": "dim",
+    "failed": "red",
+    "Failed": "red",
+}
 
 
 def console(stream: TextIO | None = None) -> Console:

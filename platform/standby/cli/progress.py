@@ -23,6 +23,7 @@ _STEPS: Final = {
     "cold": "back at cold",
     "fetching": "fetching the model",
     "staged": "staged on the node's disk",
+    "zygote": "waiting beside a zygote",
     "starting": "starting the engine",
     "probing": "probing with one token",
     "ready": "ready",

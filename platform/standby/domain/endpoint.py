@@ -12,18 +12,22 @@ from standby.domain.values import Record, Value
 DEFAULT_VARIANT = "AllTraffic"
 # The code of a failure that says: the node has no memory for the climb now, and asks again by itself.
 NO_MEMORY = "no_memory"
+# The code of a failure that says: the node's zygote for the engine cannot be made ready; the instance can climb without.
+NO_ZYGOTE = "no_zygote"
 
 
 class ScalePolicy(Value):
     """How an endpoint climbs and descends the ladder; times in seconds, written as durations.
 
     The idle clock starts when an instance becomes ready or when its last request ends, whichever is later.
-    ``keep_ready`` after that it falls asleep, ``keep_asleep`` after falling asleep it is staged, ``keep_staged`` after
-    that it is cold. Zero skips the rung.
+    ``keep_ready`` after that it falls asleep, ``keep_asleep`` after falling asleep its process ends and a zygote waits
+    for it where the engine has one, ``keep_zygote`` after that it is staged, ``keep_staged`` after that it is cold.
+    Zero skips the rung.
     """
 
     keep_ready: Seconds = 300.0
     keep_asleep: Seconds = 3600.0
+    keep_zygote: Seconds = 3600.0
     keep_staged: Seconds = FOREVER
     min_ready: int = Field(default=0, ge=0, le=200, description="instances that never leave ready")
     max_instances: int = Field(default=1, ge=1, le=200)

@@ -11,7 +11,7 @@ StandbyError
 ├── Unavailable 503 ── EndpointFailed · ColdWaitExceeded · BusUnavailable
 ├── ArtifactError 422 ── EmptySource · UnsupportedArtifact · IncompleteDownload · ArtifactChanged ·
 │                        DigestMismatch · SourceUnreachable · DiskFull
-├── EngineError 502 ── EngineStartFailed · ProbeFailed · EngineDied
+├── EngineError 502 ── EngineStartFailed · ForkFailed · ProbeFailed · EngineDied
 ├── RevisionConflict 409
 ├── LeaseLost 503
 └── ConfigurationError (exit code 3)
@@ -206,6 +206,12 @@ class EngineStartFailed(EngineError):
     """The engine process ended or stayed silent before it was ready."""
 
     code = "engine_start_failed"
+
+
+class ForkFailed(EngineError):
+    """The zygote did not give birth; a plain start may still succeed."""
+
+    code = "fork_failed"
 
 
 class ProbeFailed(EngineError):

@@ -10,6 +10,7 @@ from typing import Final
 from pydantic import Field
 
 from standby.domain.endpoint import Failure
+from standby.domain.model import EngineKind
 from standby.domain.values import Record, Value
 
 
@@ -34,6 +35,7 @@ class InstanceState(StrEnum):
     COLD = "cold"
     FETCHING = "fetching"
     STAGED = "staged"
+    ZYGOTE = "zygote"
     STARTING = "starting"
     PROBING = "probing"
     READY = "ready"
@@ -52,6 +54,7 @@ RUNG_OF: Final[Mapping[InstanceState, Rung]] = MappingProxyType(
         InstanceState.COLD: Rung.COLD,
         InstanceState.FETCHING: Rung.COLD,
         InstanceState.STAGED: Rung.STAGED,
+        InstanceState.ZYGOTE: Rung.ZYGOTE,
         InstanceState.STARTING: Rung.STAGED,
         InstanceState.PROBING: Rung.STAGED,
         InstanceState.READY: Rung.READY,
@@ -113,6 +116,7 @@ class Instance(Record):
     variant: str
     served_name: str
     model_digest: str
+    engine: EngineKind | None = Field(default=None, description="None: its node did not say")
     state: InstanceState
     epoch: int = Field(ge=0, description="grows each time the door opens for this instance")
     door: str = Field(description="host:port of the node's door")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import StrEnum
 
 from pydantic import Field
 
@@ -22,6 +23,57 @@ class MemoryLedger(Value):
     def free(self) -> int:
         """Bytes that can still be promised."""
         return max(0, self.capacity - self.reserved)
+
+
+class DeviceKind(StrEnum):
+    """What computes."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+    MIG = "mig"
+
+
+class Link(Value):
+    """How a device reaches another one of its node."""
+
+    peer: str = Field(description="the other device's id")
+    kind: str = Field(description="nvlink, pcie-switch, pcie-host, numa or system: the nearest first")
+    lanes: int = Field(default=0, ge=0, description="active NVLinks")
+
+
+class Device(Value):
+    """One thing that engines compute on: a GPU, a MIG instance of one, or the host's processors. Memory in bytes."""
+
+    id: str = Field(description="the vendor's UUID (GPU-…, MIG-…); cpu-<n> for the processors of one NUMA node")
+    kind: DeviceKind
+    name: str = ""
+    parent: str = Field(default="", description="of a MIG instance: the GPU's id")
+    memory_total: int = Field(default=0, ge=0)
+    memory_used: int = Field(default=0, ge=0, description="measured, by whomever")
+    memory_reserved: int = Field(default=0, ge=0, description="promised to instances by the node's ledger")
+    utilisation: float | None = Field(default=None, ge=0, le=1, description="None: it cannot say")
+    numa_node: int | None = None
+    compute_capability: str = ""
+    driver: str = ""
+    cores: tuple[int, ...] = Field(default=(), description="processors near it; of a CPU device: its own")
+    links: tuple[Link, ...] = ()
+    cordoned: str = Field(default="", description="why nothing new is placed on it (Xid, ECC, memory not returned); empty: fit")
+
+    @property
+    def memory_free(self) -> int:
+        """Bytes that can still be promised: neither promised already nor held by anybody."""
+        return max(0, self.memory_total - max(self.memory_used, self.memory_reserved))
+
+
+class Zygote(Value):
+    """A pre-imported engine process that forks instances; shared by all models of one engine kind on a node."""
+
+    state: str = Field(description="hatching, ready, broken")
+    resident_bytes: int = 0
+    version: str = ""
+    forks: int = 0
+    hatch_s: float | None = Field(default=None, description="measured seconds of the last hatching")
+    failure: str = ""
 
 
 class CachedArtifact(Value):
@@ -57,5 +109,18 @@ class Node(Record):
         default_factory=dict, description="model digest → rung it started from → measured seconds until ready"
     )
     heartbeat: int = Field(default=0, description="grows with every beat; the receiver's own clock tells its age")
+    devices: tuple[Device, ...] = ()
+    zygotes: Mapping[EngineKind, Zygote] = Field(
+        default_factory=dict, description="engines that have a zygote rung here, and how theirs is"
+    )
+    engine_devices: Mapping[EngineKind, DeviceKind] = Field(
+        default_factory=dict, description="what each engine computes on; an engine that is missing: the processors"
+    )
+    footprints: Mapping[str, int] = Field(
+        default_factory=dict,
+        description="model digest → measured bytes of host memory of an awake instance, the most of all its options",
+    )
+    device_footprints: Mapping[str, int] = Field(default_factory=dict, description="the same of device memory")
+    isolation: str = Field(default="", description="how engines are kept apart here, in words")
     started_at: float
     version: str = ""

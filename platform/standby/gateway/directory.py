@@ -19,6 +19,7 @@ from standby.domain.errors import EndpointNotFound, ModelNotFound
 from standby.domain.instance import Instance
 from standby.domain.model import Model
 from standby.domain.node import Node
+from standby.domain.prices import NodePrices
 from standby.gateway.desk import AllRooms, Desk, Route
 from standby.gateway.keys import KeyRing
 
@@ -57,13 +58,20 @@ class Directory:
         self.endpoints = Mirror(self.tables.endpoints, self._endpoint_changed)
         self.instances = Mirror(self.tables.instances, self._instance_changed)
         self.nodes = Mirror(self.tables.nodes)
+        self.prices = Mirror(self.tables.prices)
 
     @property
     def mirrors(
         self,
     ) -> Mapping[
         str,
-        Mirror[ApiKey] | Mirror[Model] | Mirror[EndpointConfig] | Mirror[Endpoint] | Mirror[Instance] | Mirror[Node],
+        Mirror[ApiKey]
+        | Mirror[Model]
+        | Mirror[EndpointConfig]
+        | Mirror[Endpoint]
+        | Mirror[Instance]
+        | Mirror[Node]
+        | Mirror[NodePrices],
     ]:
         """All mirrors by table name, in the order in which they start: what is referred to comes first."""
         return {
@@ -73,6 +81,7 @@ class Directory:
             "endpoints": self.endpoints,
             "instances": self.instances,
             "nodes": self.nodes,
+            "prices": self.prices,
         }
 
     async def start(self) -> None:

@@ -119,6 +119,7 @@ async def _parts(
             endpoints=directory.endpoints,
             instances=directory.instances,
             nodes=directory.nodes,
+            prices=directory.prices,
         ),
         pepper=pepper,
         source=f"gateway/{name}",

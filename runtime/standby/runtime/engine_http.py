@@ -1,4 +1,4 @@
-"""One HTTP request over a unix socket, on a connection of its own: for probes and health, not for traffic."""
+"""One HTTP request to an engine, on a connection of its own: for probes and health, not for traffic."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httptools
+
+from standby.wire.pool import Address
 
 _READ_BYTES = 64 * 1024
 _BODY_LIMIT = 1024 * 1024
@@ -42,13 +44,16 @@ class _Collector:
         self.complete = True
 
 
-async def request(socket: Path, method: str, path: str, payload: object = None) -> Answer:
+async def request(address: Address, method: str, path: str, payload: object = None) -> Answer:
     """Send one request and return the whole answer; the caller sets the time limit.
 
     Raises OSError when nobody listens or the connection breaks, ValueError when the answer is no HTTP or is larger
     than 1 MiB.
     """
-    reader, writer = await asyncio.open_unix_connection(str(socket))
+    if isinstance(address, Path):
+        reader, writer = await asyncio.open_unix_connection(str(address))
+    else:
+        reader, writer = await asyncio.open_connection(*address)
     try:
         body = b"" if payload is None else json.dumps(payload).encode()
         writer.write(

@@ -17,8 +17,10 @@ class Lifecycle:
     """One instance on this node. Times are seconds by the node's clock, the same that ``step`` is given as ``now``.
 
     ``epoch`` grows each time the door opens, ``run`` each time an engine is spawned. ``target`` is what the controller
-    wants; ``can_sleep`` is False for engines without sleep, and after a failed suspend: asleep then means staged.
+    wants; ``can_sleep`` is False for engines without sleep, and after a failed suspend: asleep then means zygote, or
+    staged where ``can_zygote`` is False, i.e. this node has no zygote for the engine.
     ``reserving`` is True while the memory ledger has not answered; ``waking`` from the wake until its probe has passed.
+    ``holds_zygote`` is True from Hatch to LeaveZygote, ``hatched_at`` since when the instance rests at zygote.
     ``healthy_since`` is the first good probe of this run; ``retry_at`` is set while a retry is scheduled.
     """
 
@@ -28,6 +30,9 @@ class Lifecycle:
     run: int = 0
     generation: int = 0
     can_sleep: bool = True
+    can_zygote: bool = False
+    holds_zygote: bool = False
+    hatched_at: float | None = None
     reserving: bool = False
     waking: bool = False
     failures: int = 0
@@ -38,9 +43,10 @@ class Lifecycle:
     @property
     def wanted(self) -> Rung:
         """The rung to be on: the target, with rungs that this engine does not have replaced by the next lower one."""
-        if self.target in (Rung.ZYGOTE, Rung.ASLEEP) and not (self.can_sleep and self.target == Rung.ASLEEP):
-            return Rung.STAGED
-        return self.target
+        rung = self.target
+        if rung is Rung.ASLEEP and not self.can_sleep:
+            rung = Rung.ZYGOTE
+        return Rung.STAGED if rung is Rung.ZYGOTE and not self.can_zygote else rung
 
 
 # ---- events: what happened ------------------------------------------------------------------------------------------
@@ -64,6 +70,25 @@ class FetchFailed:
     """The artifact could not be fetched."""
 
     failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class Hatched:
+    """The node's zygote for this engine is ready to fork."""
+
+
+@dataclass(frozen=True, slots=True)
+class HatchFailed:
+    """The node's zygote for this engine could not be made ready."""
+
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
+class ZygoteLost:
+    """The node's zygote, on which this instance rests, has ended."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +186,14 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
+class Sick:
+    """The engine's process lives, but it serves nobody any more, and will not by itself."""
+
+    run: int
+    failure: Failure
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """Every process of this run's group is gone."""
 
@@ -188,9 +221,9 @@ class RetryDue:
 
 
 Event = (
-    Targeted | Fetched | FetchFailed | Reserved | ReservationRefused | Spawned | Loaded | StartFailed | Probed
-    | ProbeFailed | Drained | Suspended | SuspendFailed | Resumed | ResumeFailed | Exited | Stopped | StopFailed
-    | Evicted | RetryDue
+    Targeted | Fetched | FetchFailed | Hatched | HatchFailed | ZygoteLost | Reserved | ReservationRefused | Spawned
+    | Loaded | StartFailed | Probed | ProbeFailed | Drained | Suspended | SuspendFailed | Resumed | ResumeFailed | Exited
+    | Sick | Stopped | StopFailed | Evicted | RetryDue
 )  # fmt: skip
 
 # ---- effects: what is to be done ------------------------------------------------------------------------------------
@@ -204,6 +237,19 @@ class Fetch:
 @dataclass(frozen=True, slots=True)
 class CancelFetch:
     """Nobody wants the artifact any more; no answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hatch:
+    """Make sure that the node's zygote for this engine is there, until LeaveZygote; replaces an earlier, unanswered one.
+
+    Answer: Hatched or HatchFailed; later perhaps ZygoteLost.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveZygote:
+    """This instance needs the zygote no longer; an unanswered Hatch is cancelled; no answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +353,6 @@ class Forget:
 
 
 Effect = (
-    Fetch | CancelFetch | Reserve | Release | Spawn | WaitLoaded | Probe | OpenDoor | FenceDoor | CloseDoor | Drain
-    | CancelDrain | Suspend | Resume | Stop | ScheduleRetry | Forget
+    Fetch | CancelFetch | Hatch | LeaveZygote | Reserve | Release | Spawn | WaitLoaded | Probe | OpenDoor | FenceDoor
+    | CloseDoor | Drain | CancelDrain | Suspend | Resume | Stop | ScheduleRetry | Forget
 )  # fmt: skip

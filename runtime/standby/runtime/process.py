@@ -1,4 +1,4 @@
-"""An engine's process: spawned into its own session, watched by event, and gone with its whole group when stopped."""
+"""An engine's process, spawned or forked: in its own session, watched by event, gone with its whole group when stopped."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Final
 
 from standby.domain.errors import EngineStartFailed
 from standby.host.guard import guarded
+from standby.runtime.children import disown, own
 from standby.runtime.engines.child_protocol import PARENT_VARIABLE
 from standby.runtime.exit_status import ExitStatus
 from standby.runtime.process_group import MARK_VARIABLE, kill_members
@@ -24,25 +25,33 @@ _ENVIRONMENT: Final = frozenset(
     | {"CUDA_VISIBLE_DEVICES", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
     | {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"}
 )
+# Programs that name themselves (setproctitle, as vLLM's processes do) write over the memory in which the kernel shows a
+# process's environment, and with it the mark; this variable tells that library to leave it alone.
+_KEEP_MARK: Final = "SPT_NOENV"
 
 
 class EngineProcess:
-    """A running engine, watched by event until its first process has ended.
+    """A running engine, watched by event until its first process has ended. It must be a child of this process.
 
     The ended process is not waited for until ``stop``: as a zombie it keeps its number, and so the number of its
     group, from being given to a stranger while members of the group may still have to be killed.
     """
 
-    def __init__(self, popen: subprocess.Popen[bytes], mark: str) -> None:
-        self.pid = popen.pid
+    def __init__(self, pid: int, mark: str, *, popen: subprocess.Popen[bytes] | None = None) -> None:
+        """Watch ``pid``. ``popen``: the object that spawned it; None: it was adopted, e.g. from a zygote."""
+        self.pid = pid
         self.mark = mark
-        stat = process_stat(popen.pid)
+        stat = process_stat(pid)
         assert stat is not None, "an own child that has not been waited for is always visible"
+        assert stat.parent == os.getpid(), "only children can be waited for"
         self.start_ticks = stat.start_ticks
         self._ended: asyncio.Future[ExitStatus] = asyncio.get_running_loop().create_future()
         self._popen = popen
-        self._handle = os.pidfd_open(popen.pid)
+        self.forked = popen is None
+        """Adopted from a zygote, not spawned."""
+        self._handle = os.pidfd_open(pid)
         self._reaped = False
+        own(pid)
         self._loop = asyncio.get_running_loop()
         self._loop.add_reader(self._handle, self._notice_exit)
 
@@ -96,8 +105,23 @@ class EngineProcess:
     def _reap(self) -> None:
         if not self._reaped:
             self._reaped = True
-            self._popen.wait()
+            if self._popen is not None:
+                self._popen.wait()
+            else:
+                os.waitpid(self.pid, 0)
+            disown(self.pid)
             os.close(self._handle)
+
+
+def engine_environment(extra: Mapping[str, str], mark: str) -> dict[str, str]:
+    """Return the whole environment of an engine: the few variables it may see of ours, ``extra``, its mark, our number."""
+    ours = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith("LC_")}
+    return {**ours, _KEEP_MARK: "1", **extra, MARK_VARIABLE: mark, PARENT_VARIABLE: str(os.getpid())}
+
+
+def open_log(log: Path) -> int:
+    """Return a descriptor to write the empty file ``log`` (0600) with; the caller closes it."""
+    return os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
 
 
 def spawn(
@@ -115,11 +139,9 @@ def spawn(
     ``guards_itself``: the program calls ``guard.arm`` with the number in STANDBY_ENGINE_PARENT; any other program is
     started through the guard. Only ``keep_descriptors`` are inherited. Raises EngineStartFailed.
     """
-    parent = str(os.getpid())
     command = list(arguments) if guards_itself else guarded(list(arguments))
-    environment = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT or name.startswith("LC_")}
-    environment |= {**(extra_environment or {}), MARK_VARIABLE: mark, PARENT_VARIABLE: parent}
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    environment = engine_environment(extra_environment or {}, mark)
+    output = open_log(log)
     try:
         popen = subprocess.Popen(
             command,
@@ -136,4 +158,4 @@ def spawn(
         ) from error
     finally:
         os.close(output)
-    return EngineProcess(popen, mark)
+    return EngineProcess(popen.pid, mark, popen=popen)

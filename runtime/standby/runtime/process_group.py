@@ -1,8 +1,8 @@
 """Ends what is left of an engine: every process of its group, and those that slipped out of it.
 
 An engine is more than its first process: helpers outlive a leader that was killed, hold its memory and its locks, and
-are handed to process 1. They are known by two things that they inherit: the group or session number, and a mark in
-their environment that no other process carries. Names are never looked at.
+are handed to the agent or to process 1. They are known by two things that they inherit: the group or session number,
+and a mark in the environment that they were started with, which no other process carries. Names are never looked at.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import asyncio
 import contextlib
 import os
 import signal
+from typing import Final
 
 from standby.domain.errors import EngineError
+from standby.runtime.children import bury, bury_group
+from standby.runtime.engines import child_protocol
 from standby.runtime.procfs import ProcessStat, environment_holds, process_stat, processes
 
-MARK_VARIABLE = "STANDBY_ENGINE_MARK"
+MARK_VARIABLE: Final = child_protocol.MARK_VARIABLE
 KILL_LIMIT_S = 10.0
 
 
@@ -38,7 +41,8 @@ def members(mark: str, *, group: int | None = None) -> tuple[ProcessStat, ...]:
 async def kill_members(mark: str, *, group: int | None = None, limit_s: float = KILL_LIMIT_S) -> tuple[int, ...]:
     """Send SIGKILL to every member and return their pids once all are gone.
 
-    Looks again after each round, as a process may fork between the look and the kill.
+    Looks again after each round, as a process may fork between the look and the kill. Members that have become children
+    of ours and that nobody will wait for are waited for here, so that no zombie stays.
     Raises EngineError when one is still there after ``limit_s`` seconds (it hangs in the kernel, state D).
     """
     killed: list[int] = []
@@ -63,6 +67,9 @@ async def kill_members(mark: str, *, group: int | None = None, limit_s: float = 
             for handle in handles:
                 os.close(handle)
         killed.extend(stat.pid for stat in alive)
+        bury(alive)
+    if group is not None:
+        bury_group(group)
     return tuple(killed)
 
 

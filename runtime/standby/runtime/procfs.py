@@ -24,6 +24,7 @@ class ProcessStat:
 
     pid: int
     state: str
+    parent: int
     group: int
     session: int
     start_ticks: int
@@ -66,7 +67,8 @@ def process_stat(pid: int) -> ProcessStat | None:
         return None
     # The command name may hold spaces and brackets: everything after the LAST bracket is in fixed order.
     fields = line[line.rindex(")") + 2 :].split()
-    return ProcessStat(pid=pid, state=fields[0], group=int(fields[2]), session=int(fields[3]), start_ticks=int(fields[19]))
+    parent, group, session = (int(field) for field in fields[1:4])
+    return ProcessStat(pid=pid, state=fields[0], parent=parent, group=group, session=session, start_ticks=int(fields[19]))
 
 
 def processes() -> Iterator[ProcessStat]:
@@ -97,6 +99,19 @@ def resident(pid: int) -> Resident:
         if name in found:
             found[name] = int(value.split()[0]) * 1024
     return Resident(anonymous=found["RssAnon"], file=found["RssFile"], shared=found["RssShmem"])
+
+
+def proportional(pid: int) -> int | None:
+    """Return the memory of ``pid`` in bytes with shared pages divided by their users (PSS); None where it may not be read.
+
+    The kernel walks the whole address space for it: tens of milliseconds for a large process.
+    """
+    try:
+        text = (_PROC / str(pid) / "smaps_rollup").read_text()
+    except OSError:
+        return None
+    found = next((line for line in text.splitlines() if line.startswith("Pss:")), None)
+    return int(found.split()[1]) * 1024 if found else None
 
 
 class _CachestatRange(ctypes.Structure):

@@ -21,6 +21,9 @@ from standby.cli.main import app
 from standby.domain.endpoint import Failure
 from standby.domain.events import FetchProgress
 from standby.domain.instance import InstanceState
+from standby.domain.model import EngineKind
+from standby.domain.node import Device, DeviceKind, Zygote
+from support.cluster import GIB, MIB, make_node
 from support.control_api import ONE, TWO, Control, control_api
 from support.real_model import real_model_path
 from support.s3_server import s3_server
@@ -62,6 +65,45 @@ async def test_a_model_and_an_endpoint_come_and_go(control: Control) -> None:
     assert "1 endpoints use it (chat)" in refused.stderr
 
 
+async def test_nodes_show_devices_and_zygotes(control: Control) -> None:
+    """A cordoned device says why, a zygote how it is, and how engines are kept apart is said in words."""
+    node = make_node(
+        devices=(
+            Device(id="cpu-0", kind=DeviceKind.CPU, name="x86", memory_total=8 * GIB, cores=(0, 1), utilisation=0.25),
+            Device(id="GPU-1", kind=DeviceKind.GPU, cordoned="Xid 79"),
+        ),
+        zygotes={
+            EngineKind.VLLM: Zygote(state="ready", resident_bytes=500 * MIB, forks=3, hatch_s=9.5, version="vllm 0.32.0"),
+            EngineKind.TENSORRT_LLM: Zygote(state="broken", failure="exit code 1"),
+        },
+        isolation="cgroup v2: memory.max and cpuset",
+    )
+    await control.tables.nodes.put(node.name, node)
+    await until(lambda: node.name in control.context.copies.nodes.entries)
+
+    shown = " ".join((await standby(control, "nodes", who="admin")).stdout.split())
+
+    assert "n1 cpu-0 cpu x86 8.6 GB 0 bytes 0 bytes 25% 2 fit" in shown
+    assert "n1 GPU-1 gpu 0 bytes 0 bytes 0 bytes cordoned: Xid 79" in shown
+    assert "n1 vllm ready 524.3 MB 3 9.5 s vllm 0.32.0" in shown
+    assert "n1 tensorrt_llm broken: exit code 1 0" in shown
+    assert "n1 keeps engines apart by: cgroup v2: memory.max and cpuset" in shown
+
+
+async def test_the_zygote_rung_is_configured_shown_and_waited_for(control: Control) -> None:
+    await control.register()
+    made = await standby(control, "endpoints", "create", "chat", "--model", "smol", "--keep-zygote", "2h")
+    await control.place(InstanceState.ZYGOTE, engine=EngineKind.VLLM)
+    waited = await standby(control, "endpoints", "wait", "chat", "--rung", "zygote", "--timeout", "5s")
+    shown = await standby(control, "endpoints", "show", "chat")
+    listed = await standby(control, "ps")
+
+    assert (made.exit_code, waited.exit_code) == (0, 0), waited.output
+    assert "keep_zygote" in shown.stdout
+    assert "2 h 0 m" in shown.stdout
+    assert "zygote: a pre-imported vllm process forks it" in listed.stdout
+
+
 async def test_json_is_what_the_api_says(control: Control) -> None:
     await control.register()
     await control.create()
@@ -73,6 +115,7 @@ async def test_json_is_what_the_api_says(control: Control) -> None:
         (("endpoints", "show", "chat"), "/api/v1/endpoints/chat"),
         (("ps",), "/api/v1/instances"),
         (("nodes",), "/api/v1/nodes"),
+        (("prices",), "/api/v1/prices"),
         (("keys", "list"), "/api/v1/keys"),
         (("credentials", "list"), "/api/v1/credentials"),
         (("cache", "ls"), "/api/v1/cache"),

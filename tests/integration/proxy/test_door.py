@@ -89,11 +89,11 @@ async def test_fenced_instance_answers_draining_and_finishes_what_runs(rig: Rig)
 
 
 async def test_new_epoch_turns_the_old_one_away_and_must_be_higher(rig: Rig) -> None:
-    rig.door.open(INSTANCE, epoch=8, slots=1, socket=rig.engine.socket)
+    rig.door.open(INSTANCE, epoch=8, slots=1, address=rig.engine.socket)
     assert (await rig.ask()).headers["x-standby-refused"] == "stale-epoch"
     assert (await rig.ask(x_standby_epoch="8")).status == 200
     with pytest.raises(Conflict, match="already been at 8"):
-        rig.door.open(INSTANCE, epoch=8, slots=1, socket=rig.engine.socket)
+        rig.door.open(INSTANCE, epoch=8, slots=1, address=rig.engine.socket)
 
 
 async def test_drain_that_is_called_off_cuts_nothing_off(rig: Rig) -> None:
@@ -108,7 +108,7 @@ async def test_drain_that_is_called_off_cuts_nothing_off(rig: Rig) -> None:
     running = asyncio.create_task(rig.ask())
     await rig.begun(1)
     rig.door.fence(INSTANCE)
-    rig.door.open(INSTANCE, epoch=8, slots=1, socket=rig.engine.socket)
+    rig.door.open(INSTANCE, epoch=8, slots=1, address=rig.engine.socket)
     assert rig.in_flight == 1
     assert (await rig.ask(x_standby_epoch="8")).headers["x-standby-refused"] == "full"
     go.set()
@@ -332,7 +332,7 @@ async def test_sockets_carry_tcp_nodelay(rig: Rig) -> None:
 
 async def test_two_instances_do_not_share_slots_or_sockets(rig: Rig, socket_path: Path) -> None:
     async with upstream(socket_path.with_name("second.sock"), echo) as second:
-        rig.door.open("i-2", epoch=1, slots=1, socket=second.socket)
+        rig.door.open("i-2", epoch=1, slots=1, address=second.socket)
         answer = await rig.ask(x_standby_instance="i-2", x_standby_epoch="1")
         assert answer.status == 200
         assert (second.begun, rig.engine.begun) == (1, 0)

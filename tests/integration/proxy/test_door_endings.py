@@ -15,7 +15,7 @@ from support.waiting import until
 
 
 async def test_unconnectable_engine_is_a_502_that_saw_nothing(rig: Rig, socket_path: Path) -> None:
-    rig.door.open("i-2", epoch=1, slots=1, socket=socket_path.with_name("nobody.sock"))
+    rig.door.open("i-2", epoch=1, slots=1, address=socket_path.with_name("nobody.sock"))
     answer = await rig.ask(x_standby_instance="i-2", x_standby_epoch="1")
     assert answer.status == 502
     assert (answer.headers["x-standby-engine-error"], answer.headers["x-standby-engine-saw"]) == ("connect", "0")
@@ -207,7 +207,7 @@ async def test_answer_before_the_body_was_sent_is_passed_on(rig: Rig, socket_pat
         writer.close()
 
     server = await asyncio.start_unix_server(early, str(socket_path.with_name("early.sock")))
-    rig.door.open("i-2", epoch=1, slots=1, socket=socket_path.with_name("early.sock"))
+    rig.door.open("i-2", epoch=1, slots=1, address=socket_path.with_name("early.sock"))
     client = await rig.connect()
     headers = rig.headers(x_standby_instance="i-2", x_standby_epoch="1", content_length="1000000")
     client.send("POST", "/", headers, b"x" * 600_000, framed=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from standby.artifacts.gguf_header import GgufHeader, SplitPart
-from standby.artifacts.layout import Permissions, choose_layout, notes_on
+from standby.artifacts.layout import Permissions, choose_layout, is_ours, notes_on
 from standby.artifacts.safetensors import SafetensorsHeader
 from standby.artifacts.shards import check_parts, check_shards, named_shards, weight_map
 from standby.domain.errors import UnsupportedArtifact
@@ -162,3 +162,18 @@ def test_parts_that_are_no_set(parts: list[GgufHeader], says: str) -> None:
 def test_parts_that_are_a_set() -> None:
     check_parts([("a", part(0, 2, "x")), ("b", part(1, 2, "y"))], "here")
     check_parts([("a", part(0, 0, "x"))], "here")
+
+
+@pytest.mark.parametrize(
+    ("path", "ours"),
+    [
+        (".standby/engine-cache/x.cache1", True),
+        ("m7/.standby/model.gguf", True),
+        (".standby", False),
+        ("standby/model.gguf", False),
+        ("x.standby/model.gguf", False),
+        ("model.gguf", False),
+    ],
+)
+def test_what_standby_wrote_beside_a_model(path: str, ours: bool) -> None:
+    assert is_ours(path) is ours

@@ -72,6 +72,7 @@ def test_help_imports_no_command() -> None:
         ["invoke"],
         ["ps"],
         ["nodes"],
+        ["prices"],
         ["credentials", "create"],
         ["credentials", "list"],
         ["credentials", "delete"],

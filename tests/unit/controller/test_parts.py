@@ -39,6 +39,7 @@ def choose(*nodes: ObservedNode, promised: dict[str, int] | None = None) -> plac
 @pytest.mark.parametrize(
     ("policy", "rung", "age", "expected"),
     [
+        ({"keep_ready": 10, "keep_asleep": 0, "keep_zygote": 9}, Rung.READY, 10.0, Rung.STAGED),
         ({"keep_ready": 10}, Rung.READY, 9.9, Rung.READY),
         ({"keep_ready": 10}, Rung.READY, 10.0, Rung.ASLEEP),
         ({"keep_ready": 10, "keep_asleep": 0}, Rung.READY, 10.0, Rung.STAGED),
@@ -51,14 +52,34 @@ def choose(*nodes: ObservedNode, promised: dict[str, int] | None = None) -> plac
     ],
 )
 def test_keep_alive(policy: dict[str, object], rung: Rung, age: float, expected: Rung) -> None:
-    decision = keepalive.keep(rung, 50.0, ScalePolicy.model_validate(policy), 50.0 + age)
+    decision = keepalive.keep(rung, 50.0, ScalePolicy.model_validate(policy), 50.0 + age, zygote=False)
+    assert decision.rung is expected
+
+
+@pytest.mark.parametrize(
+    ("policy", "rung", "age", "expected"),
+    [
+        ({"keep_ready": 10}, Rung.READY, 10.0, Rung.ASLEEP),
+        ({"keep_ready": 10, "keep_asleep": 0}, Rung.READY, 10.0, Rung.ZYGOTE),
+        ({"keep_ready": 10, "keep_asleep": 0, "keep_zygote": 0}, Rung.READY, 10.0, Rung.STAGED),
+        ({"keep_asleep": 5}, Rung.ASLEEP, 5.0, Rung.ZYGOTE),
+        ({"keep_asleep": 5, "keep_zygote": 0, "keep_staged": 0}, Rung.ASLEEP, 5.0, Rung.COLD),
+        ({"keep_zygote": 7}, Rung.ZYGOTE, 6.9, Rung.ZYGOTE),
+        ({"keep_zygote": 7}, Rung.ZYGOTE, 7.0, Rung.STAGED),
+        ({"keep_zygote": 7, "keep_staged": 0}, Rung.ZYGOTE, 7.0, Rung.COLD),
+        ({"keep_zygote": "forever"}, Rung.ZYGOTE, 1e9, Rung.ZYGOTE),
+        ({"keep_staged": 7}, Rung.STAGED, 7.0, Rung.COLD),
+    ],
+)
+def test_keep_alive_of_an_engine_that_has_a_zygote(policy: dict[str, object], rung: Rung, age: float, expected: Rung) -> None:
+    decision = keepalive.keep(rung, 50.0, ScalePolicy.model_validate(policy), 50.0 + age, zygote=True)
     assert decision.rung is expected
 
 
 def test_keep_alive_says_when_it_will_change() -> None:
     policy = ScalePolicy(keep_ready=10)
-    assert keepalive.keep(Rung.READY, 50.0, policy, 52.0).wake_at == 60.0
-    assert keepalive.keep(Rung.STAGED, 50.0, policy, 52.0).wake_at == math.inf
+    assert keepalive.keep(Rung.READY, 50.0, policy, 52.0, zygote=False).wake_at == 60.0
+    assert keepalive.keep(Rung.STAGED, 50.0, policy, 52.0, zygote=False).wake_at == math.inf
 
 
 # ---- scaling ---------------------------------------------------------------------------------------------

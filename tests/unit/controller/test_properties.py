@@ -13,7 +13,7 @@ from standby.controller.actions import Assign, Plan, Retarget, Unassign
 from standby.controller.plan import plan
 from standby.domain.endpoint import EndpointStatus
 from standby.domain.instance import InstanceState, Rung
-from support.cluster import GIB, TENANT, Cluster
+from support.cluster import GIB, HATCHED, TENANT, Cluster
 
 pytestmark = pytest.mark.decision
 
@@ -22,6 +22,7 @@ policies = st.fixed_dictionaries(
     {
         "keep_ready": durations,
         "keep_asleep": durations,
+        "keep_zygote": durations,
         "keep_staged": durations,
         "scale_in_after": st.sampled_from([0, 2, 30]),
         "slots": st.integers(1, 4),
@@ -40,10 +41,10 @@ def lowered(made: Plan) -> list[str]:
 class AnyCluster(RuleBasedStateMachine):
     """Two endpoints, two nodes, and everything that can happen to them; ``decide`` proves idempotence each time."""
 
-    @initialize(first=policies, second=policies, load=st.sampled_from([0.2, 3.0, 25.0]))
-    def build(self, first: dict[str, Any], second: dict[str, Any], load: float) -> None:
-        self.cluster = Cluster(load_s=load, back_off_s=5.0)
-        self.cluster.add_node("n1", capacity=GIB)
+    @initialize(first=policies, second=policies, load=st.sampled_from([0.2, 3.0, 25.0]), hatch=st.sampled_from([0.0, 4.0]))
+    def build(self, first: dict[str, Any], second: dict[str, Any], load: float, hatch: float) -> None:
+        self.cluster = Cluster(load_s=load, back_off_s=5.0, hatch_s=hatch)
+        self.cluster.add_node("n1", capacity=GIB, zygotes=HATCHED)
         self.cluster.add_node("n2", capacity=GIB)
         self.policies = {"a": first, "b": second}
         for name, policy in self.policies.items():
@@ -77,6 +78,10 @@ class AnyCluster(RuleBasedStateMachine):
     def retried_by_hand(self, name: str) -> None:
         self.cluster.retry(name)
         self.check(self.cluster.decide)
+
+    @rule()
+    def zygotes_break_or_are_mended(self) -> None:
+        self.cluster.no_hatch ^= {"n1"}
 
     @rule()
     def gateway_falls_silent_or_comes_back(self) -> None:
@@ -128,6 +133,30 @@ AnyCluster.TestCase.settings = settings(
     max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 TestAnyCluster = AnyCluster.TestCase
+
+
+@given(policy=policies, hatches=st.booleans(), hatch=st.sampled_from([0.0, 4.0]), zygote=st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_what_nobody_asks_for_sinks_to_the_first_rung_that_is_kept_for_ever(
+    policy: dict[str, Any], hatches: bool, hatch: float, zygote: bool
+) -> None:
+    """No rung is skipped back to, none is stuck on, whether there is a zygote, none, or one that never comes."""
+    cluster = Cluster(load_s=0.2, hatch_s=hatch, no_hatch=set() if hatches else {"n1"})
+    cluster.add_node(zygotes=HATCHED if zygote else {})
+    cluster.add_endpoint("a", memory_mb=200, **{**policy, "min_ready": 0})
+    cluster.ask("a", queued=1)
+    cluster.run_until(1002.0)
+    cluster.ask("a")
+    cluster.run_until(2500.0)
+    lasting = {"keep_ready": "ready", "keep_asleep": "asleep", "keep_zygote": "zygote", "keep_staged": "staged"}
+    if not zygote:
+        del lasting["keep_zygote"]
+    held = next((state for name, state in lasting.items() if policy[name] == "forever"), None)
+    if held == "zygote" and not hatches:
+        held = "staged"
+    assert cluster.state_of("a") == ([] if held is None else [held])
+    sinks = [a for _, a in cluster.trace if isinstance(a, Retarget) and a.rung < a.before]
+    assert len(sinks) <= len(lasting)
 
 
 @given(policy=policies, idle=st.floats(0, 4000))

@@ -7,17 +7,19 @@ import json
 import pytest
 
 from standby.domain.durations import FOREVER
-from standby.domain.endpoint import EndpointStatus, Failure, ScalePolicy
+from standby.domain.endpoint import NO_ZYGOTE, EndpointStatus, Failure, ScalePolicy
 from standby.domain.errors import InvalidInput
 from standby.domain.events import ComponentNotice, EndpointChanged
-from standby.domain.instance import InstanceState
+from standby.domain.instance import InstanceState, Rung
 from standby.domain.model import EngineKind, ModelFormat
+from standby.domain.node import Device, DeviceKind, Zygote
 from standby.domain.serving import PREFERENCE
 from standby.gateway.api.events import Inbox
 from standby.gateway.api.registration import choose_engine
 from standby.gateway.api.responses import plain
-from standby.gateway.api.views import endpoint_view
+from standby.gateway.api.views import endpoint_view, node_view
 from support.builders import TENANT, a_config, a_manifest, an_endpoint, an_instance
+from support.cluster import make_node
 
 
 def test_an_endpoint_without_instances_is_cold() -> None:
@@ -37,6 +39,43 @@ def test_the_rung_is_the_highest_and_the_climbing_one_speaks() -> None:
 
     assert view["rung"] == "asleep"
     assert view["state"] == "waking, 50% (and 1 more)"
+
+
+def test_a_zygote_says_what_forks_it_and_how_long_that_took_here() -> None:
+    resting = an_instance(state=InstanceState.ZYGOTE, engine=EngineKind.VLLM, rung_since=4.0)
+    measured = make_node(costs={resting.model_digest: {Rung.ZYGOTE: 7.2, Rung.STAGED: 43.4}})
+    forks = "zygote: a pre-imported vllm process forks it"
+
+    view = plain(endpoint_view(an_endpoint(), a_config(), [resting], now=10.0, nodes={"n1": measured}))
+    (instance,) = view["instances"]
+    elsewhere = plain(endpoint_view(an_endpoint(), a_config(), [resting], now=10.0, nodes={"n2": measured}))
+
+    assert (view["rung"], view["state"]) == ("zygote", f"{forks} (7.2 s until ready), for 6.0 s")
+    assert (instance["words"], instance["climb_s"], instance["engine"]) == (view["state"], 7.2, "vllm")
+    assert (elsewhere["state"], elsewhere["instances"][0]["climb_s"]) == (f"{forks}, for 6.0 s", None)
+
+
+def test_what_rests_lower_than_it_should_says_why() -> None:
+    lacks = Failure(reason="the zygote exited with code 1", code=NO_ZYGOTE, next_retry_at=14.0)
+    view = endpoint_view(an_endpoint(), None, [an_instance(state=InstanceState.STAGED, failure=lacks)], now=10.0)
+
+    assert view["state"] == (
+        "staged: verified bytes on the node's disk, for 9.0 s; the zygote exited with code 1; next try in 4.0 s"
+    )
+
+
+def test_a_node_shows_what_it_computes_on_and_what_forks() -> None:
+    node = make_node(
+        devices=(Device(id="GPU-1", kind=DeviceKind.GPU, memory_total=100, memory_used=30, cordoned="Xid 79"),),
+        zygotes={EngineKind.VLLM: Zygote(state="ready", forks=3)},
+        engine_devices={EngineKind.VLLM: DeviceKind.GPU},
+        isolation="cgroup v2",
+    )
+
+    view = plain(node_view(node, 0, {}))
+
+    assert [(d["id"], d["kind"], d["memory_free"], d["cordoned"]) for d in view["devices"]] == [("GPU-1", "gpu", 70, "Xid 79")]
+    assert (view["zygotes"]["vllm"]["forks"], view["engine_devices"], view["isolation"]) == (3, {"vllm": "gpu"}, "cgroup v2")
 
 
 def test_a_failure_is_told_with_its_next_try() -> None:

@@ -25,7 +25,7 @@ async def test_health_that_lies_is_caught_by_the_probe(engine: FakeEngine, run_d
 
 async def test_an_engine_that_listens_before_it_is_ready_is_waited_for(engine: FakeEngine, run_dir: Path) -> None:
     async with running(engine, fake_spec(run_dir, start_delay_s=0.1, ready_after_s=0.5)) as handle:
-        assert (await engine.probe(handle, 5)).text == "The"
+        assert (await engine.probe(handle, 5)).pieces == ("The",)
 
 
 async def test_an_engine_that_is_never_ready_runs_into_the_limit(engine: FakeEngine, run_dir: Path) -> None:

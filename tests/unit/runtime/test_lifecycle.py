@@ -4,80 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
-from typing import get_args
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from standby.domain.endpoint import Failure
 from standby.domain.instance import HAS_PROCESS, InstanceState, Rung
 from standby.runtime import lifecycle_values as v
 from standby.runtime.lifecycle import IGNORED, TABLE, Lifecycle, retry_delay, step
-from standby.runtime.lifecycle_values import Effect, Event
+from standby.runtime.lifecycle_values import Event
+from support.life import BROKEN, EVENTS, NOW, World, asleep, make, play, ready, tell
 
 pytestmark = pytest.mark.decision
 
 S = InstanceState
-EVENTS: tuple[type[Event], ...] = get_args(Event)
-BROKEN = Failure(reason="engine ended: exit code 1")
-NOW = 1000.0
 FLAG = (False, True)
-
-
-def make(kind: type[Event], life: Lifecycle, rung: Rung = Rung.READY) -> Event:
-    """An event of this kind that belongs to the present run and epoch."""
-    if kind is v.Targeted:
-        return v.Targeted(rung, life.generation)
-    if kind is v.ReservationRefused:
-        return v.ReservationRefused("no memory")
-    if kind is v.Drained:
-        return v.Drained(life.epoch)
-    if kind is v.RetryDue:
-        return v.RetryDue()
-    fields = {"run": life.run, "failure": BROKEN}
-    return kind(**{name: fields[name] for name in kind.__dataclass_fields__})  # type: ignore[arg-type]
-
-
-def tell(life: Lifecycle, *events: Event, now: float = NOW) -> tuple[Lifecycle, list[Effect]]:
-    """Feed events one after the other; return the life and every effect."""
-    effects: list[Effect] = []
-    for event in events:
-        life, more, _ = step(life, event, now)
-        effects += more
-    return life, effects
-
-
-ANSWERS: dict[type[Effect], type[Event]] = {
-    v.Fetch: v.Fetched, v.Reserve: v.Reserved, v.Spawn: v.Spawned, v.WaitLoaded: v.Loaded, v.Probe: v.Probed,
-    v.Drain: v.Drained, v.Suspend: v.Suspended, v.Resume: v.Resumed, v.Stop: v.Stopped,
-}  # fmt: skip
-
-
-def answer(effect: Effect) -> Event | None:
-    """What a world in which everything works answers."""
-    kind = ANSWERS.get(type(effect))
-    names = kind.__dataclass_fields__ if kind else ()
-    return kind(**{name: getattr(effect, name) for name in names}) if kind else None
-
-
-def play(life: Lifecycle, *events: Event, now: float = NOW) -> tuple[Lifecycle, list[Effect]]:
-    """Feed events and every answer of a working world until nothing is left to do."""
-    waiting = list(events)
-    seen: list[Effect] = []
-    while waiting:
-        life, effects, _ = step(life, waiting.pop(0), now)
-        seen += effects
-        waiting += [reply for effect in effects if (reply := answer(effect)) is not None]
-    return life, seen
-
-
-def ready() -> Lifecycle:
-    return play(Lifecycle(), v.Targeted(Rung.READY))[0]
-
-
-def asleep() -> Lifecycle:
-    return play(ready(), v.Targeted(Rung.ASLEEP))[0]
 
 
 @pytest.mark.parametrize(("state", "kind"), list(product(S, EVENTS)))
@@ -94,10 +35,15 @@ def test_every_pair_of_state_and_event_is_in_the_table_or_ignored_with_a_reason(
 @pytest.mark.parametrize("pair", TABLE, ids=lambda pair: f"{pair[0]}-{pair[1].__name__}")
 def test_rules_lead_only_where_the_table_says(pair: tuple[S, type[Event]]) -> None:
     state, kind = pair
-    for rung, reserving, waking, can_sleep in product(Rung, FLAG, FLAG, FLAG):
-        life = Lifecycle(state=state, target=rung, reserving=reserving, waking=waking, can_sleep=can_sleep, retry_at=NOW)
-        if state in (S.STARTING, S.PROBING, S.WAKING) and life.wanted <= Rung.STAGED and kind is not v.Targeted:
+    for rung, reserving, waking, can_sleep, can_zygote in product(Rung, FLAG, FLAG, FLAG, FLAG):
+        life = Lifecycle(
+            state=state, target=rung, reserving=reserving, waking=waking, can_sleep=can_sleep, can_zygote=can_zygote,
+            holds_zygote=can_zygote, retry_at=NOW,
+        )  # fmt: skip
+        if state in (S.STARTING, S.PROBING, S.WAKING) and life.wanted < Rung.ASLEEP and kind is not v.Targeted:
             continue  # a climb that nobody wants has been cut short before
+        if state is S.ZYGOTE and life.wanted is not Rung.ZYGOTE and kind is not v.Targeted:
+            continue  # nothing rests on a zygote that is not wanted
         after, _, reason = step(life, make(kind, life, rung), NOW)
         assert after.state in TABLE[pair].leads_to, life
         assert reason
@@ -285,7 +231,7 @@ def test_an_engine_that_does_not_end_is_a_failure_until_it_has_ended() -> None:
 
 def test_only_a_sleeper_that_nobody_wants_awake_is_evicted() -> None:
     life, effects = tell(asleep(), v.Evicted())
-    assert (life.state, life.target, effects) == (S.STOPPING, Rung.STAGED, [v.CloseDoor(), v.Stop(1)])
+    assert (life.state, life.wanted, effects) == (S.STOPPING, Rung.STAGED, [v.CloseDoor(), v.Stop(1)])
     waking, _ = tell(asleep(), v.Targeted(Rung.READY))
     assert tell(waking, v.Evicted()) == (waking, [])
     refused, _ = tell(waking, v.ReservationRefused("full"))
@@ -318,70 +264,31 @@ def test_a_failed_suspend_stops_and_does_not_climb_again_to_sleep() -> None:
     assert (life.state, life.can_sleep) == (S.STAGED, False)
 
 
-class World:
-    """Carries effects out in name only, checks what must always hold, and keeps the answers that are still to come."""
-
-    def __init__(self) -> None:
-        self.life, self.now = Lifecycle(), NOW
-        self.outstanding: list[Event] = []
-        self.epochs: list[int] = []
-        self.living: set[int] = set()
-
-    def feed(self, event: Event) -> None:
-        self.life, effects, _ = step(self.life, event, self.now)
-        for effect in effects:
-            self.carry_out(effect)
-            if (reply := answer(effect)) is not None:
-                self.outstanding.append(reply)
-
-    def carry_out(self, effect: Effect) -> None:
-        match effect:
-            case v.OpenDoor(epoch=epoch):
-                self.epochs.append(epoch)
-                assert self.life.run in self.living
-            case v.Spawn(run=run):
-                assert not self.living, "two engines of one instance"
-                self.living.add(run)
-            case v.Stop(run=run):
-                self.living.discard(run)
-                self.outstanding = [event for event in self.outstanding if isinstance(event, v.Fetched)]
-            case v.CancelDrain() | v.CancelFetch():
-                gone = v.Drained if isinstance(effect, v.CancelDrain) else v.Fetched
-                self.outstanding = [event for event in self.outstanding if not isinstance(event, gone)]
-            case v.Forget():
-                assert not self.living
-
-    def answer_one(self, *, well: bool) -> None:
-        if not self.outstanding:
-            return
-        event = self.outstanding.pop(0)
-        bad = None if well else FAILURES.get(type(event))
-        self.feed(make(bad, self.life) if bad else event)
-
-
-FAILURES: dict[type[Event], type[Event]] = {
-    v.Fetched: v.FetchFailed, v.Loaded: v.StartFailed, v.Probed: v.ProbeFailed, v.Spawned: v.StartFailed,
-    v.Suspended: v.SuspendFailed, v.Resumed: v.ResumeFailed, v.Reserved: v.ReservationRefused,
-}  # fmt: skip
 OF_A_RUN = [kind for kind in EVENTS if {"run", "epoch"} & set(kind.__dataclass_fields__)]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_whatever_happens_the_last_target_is_reached_and_there_is_never_a_second_engine(data: st.DataObject) -> None:
     """The world fails at will and changes its mind; afterwards it works, and what was wanted last comes about."""
-    world = World()
+    world = World(can_zygote=data.draw(st.booleans()), can_sleep=data.draw(st.booleans()))
     for _ in range(data.draw(st.integers(1, 30))):
         world.now += data.draw(st.sampled_from([0.0, 0.5, 70.0]))
-        match data.draw(st.sampled_from(["target", "answer", "fail", "exit", "retry", "stale"])):
+        match data.draw(st.sampled_from(["target", "answer", "fail", "exit", "sick", "lost", "retry", "evict", "stale"])):
             case "target":
                 world.feed(v.Targeted(data.draw(st.sampled_from(list(Rung))), data.draw(st.integers(1, 2))))
             case "answer" | "fail" as how:
                 world.answer_one(well=how == "answer")
             case "exit" if world.life.run in world.living:
                 world.feed(v.Exited(world.life.run, BROKEN))
+            case "sick" if world.life.run in world.living:
+                world.feed(v.Sick(world.life.run, BROKEN))
+            case "lost" if world.holds_zygote:
+                world.feed(v.ZygoteLost("the zygote was killed"))
             case "retry":
                 world.feed(v.RetryDue())
+            case "evict":
+                world.feed(v.Evicted())
             case "stale":
                 earlier = replace(world.life, run=world.life.run - 1, epoch=world.life.epoch - 1)
                 before = world.life
@@ -393,5 +300,8 @@ def test_whatever_happens_the_last_target_is_reached_and_there_is_never_a_second
     for _ in range(60):
         world.now += 61
         world.feed(world.outstanding.pop(0) if world.outstanding else v.RetryDue())
-    reached = {Rung.COLD: {S.GONE, S.COLD}, Rung.STAGED: {S.STAGED}, Rung.ASLEEP: {S.ASLEEP}, Rung.READY: {S.READY}}
+    reached = {
+        Rung.COLD: {S.GONE, S.COLD}, Rung.STAGED: {S.STAGED}, Rung.ZYGOTE: {S.ZYGOTE}, Rung.ASLEEP: {S.ASLEEP},
+        Rung.READY: {S.READY},
+    }  # fmt: skip
     assert world.life.state in reached[world.life.wanted]

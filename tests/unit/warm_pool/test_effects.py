@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from standby.domain.instance import InstanceState, Rung
 from standby.runtime.lifecycle_values import Evicted
+from standby.warm_pool.ledger import Claim
 from support.agent_rig import Rig
 from support.builders import an_assignment
 
@@ -19,7 +20,7 @@ async def test_memory_and_the_next_start_wait_for_the_end_of_the_failed_engine()
     rig.agent.assignment_changed("n1.a", None, cast("Any", SimpleNamespace(value=an_assignment(instance="a"))))
     await rig.turn()
     assert (rig.state("a"), rig.engine.log) == (InstanceState.FAILED, ["start", "stop"])
-    assert rig.memory.ledger.claims == {"a": 60}
+    assert rig.memory.ledger.claims == {"a": Claim(60)}
 
     retry = rig.agent.instances["a"].retry
     assert retry is not None
@@ -55,9 +56,9 @@ async def test_a_climb_pushes_out_a_sleeper_and_waits_for_its_memory() -> None:
     rig.memory.hold(sleeper, 50)
     climber = rig.agent._adopt(an_assignment(instance="climber"))
     rig.memory.reserve(climber)
-    assert climber.wants_memory == 60
+    assert rig.memory.waiting == {"climber": Claim(60)}
     queued = [rig.agent._inbox.get_nowait() for _ in range(rig.agent._inbox.qsize())]
     assert [(item.instance, cast("Any", item).event) for item in queued] == [("sleeper", Evicted())]
     rig.memory.release(sleeper)
-    assert dict(rig.memory.ledger.claims) == {"climber": 60}
+    assert dict(rig.memory.ledger.claims) == {"climber": Claim(60)}
     assert rig.agent._inbox.get_nowait() is not None

@@ -14,8 +14,9 @@ from standby.domain.assignment import Assignment
 from standby.domain.errors import ConfigurationError, EngineError, InvalidInput
 from standby.domain.instance import InstanceState, Rung
 from standby.runtime.lifecycle_values import Lifecycle
-from standby.warm_pool import effects as effects_module
-from standby.warm_pool import main as node_module
+from standby.warm_pool import engine_work as work_module
+from standby.warm_pool import wiring as node_module
+from standby.warm_pool.ledger import Claim
 from support.agent_rig import Rig
 from support.builders import an_assignment
 
@@ -127,7 +128,7 @@ async def test_a_stop_during_a_stop_does_not_lose_the_engine() -> None:
         order(rig, an_assignment(instance="a", rung=Rung.STAGED, intent="second"))
         await rig.turn()
         assert rig.state("a") is S.STOPPING
-        assert dict(rig.memory.ledger.claims) == {"a": 60}
+        assert dict(rig.memory.ledger.claims) == {"a": Claim(60)}
         rig.engine.may_end.set()
         await rig.turn()
         assert (rig.state("a"), dict(rig.memory.ledger.claims)) == (S.STAGED, {})
@@ -157,7 +158,7 @@ async def test_an_engine_that_does_not_end_is_a_failure_and_is_ended_later(monke
             raise EngineError("processes 7 (state D) of the engine did not end")
         rig.engine.log.append("ended")
 
-    monkeypatch.setattr(effects_module, "STOP_AGAIN_S", 0.0)
+    monkeypatch.setattr(work_module, "STOP_AGAIN_S", 0.0)
     rig = Rig(capacity=100)
     rig.engine.loads = True
     rig.engine.stop = hang  # type: ignore[method-assign]
@@ -168,7 +169,7 @@ async def test_an_engine_that_does_not_end_is_a_failure_and_is_ended_later(monke
         order(rig, an_assignment(instance="a", rung=Rung.STAGED, intent="second"))
         await rig.turn()
         failure = rig.agent.instances["a"].life.failure
-        assert (rig.state("a"), dict(rig.memory.ledger.claims)) == (S.FAILED, {"a": 60})
+        assert (rig.state("a"), dict(rig.memory.ledger.claims)) == (S.FAILED, {"a": Claim(60)})
         assert failure is not None
         assert failure.reason == "processes 7 (state D) of the engine did not end"
         order(rig, None)
@@ -214,7 +215,7 @@ async def test_a_refused_climb_goes_on_as_soon_as_memory_is_freed() -> None:
         order(rig, None)
         await rig.turn()
         assert rig.state("b") is S.READY
-        assert dict(rig.memory.ledger.claims) == {"b": 60}
+        assert dict(rig.memory.ledger.claims) == {"b": Claim(60)}
 
 
 async def test_an_unforeseen_error_in_the_loop_fails_one_instance_and_the_loop_goes_on() -> None:

@@ -13,6 +13,7 @@ class AbsentEngine:
     """Each call raises ``cause``; nothing is ever spawned. It needs no memory, so that the cause is what is seen."""
 
     capabilities = Capabilities(sleep=False)
+    version = "absent"
 
     def __init__(self, kind: EngineKind, cause: StandbyError) -> None:
         self.kind = kind
@@ -21,6 +22,10 @@ class AbsentEngine:
     def check(self, _options: Options) -> None:
         """Raise the cause."""
         raise self._cause
+
+    def uses_compile_cache(self, _options: Options) -> bool:
+        """Nothing is compiled."""
+        return False
 
     def estimate_bytes(self, _manifest: Manifest, _options: Options, _slots: int) -> int:
         """Nothing."""
@@ -34,11 +39,23 @@ class AbsentEngine:
         """Raise the cause."""
         raise self._cause
 
-    async def probe(self, _handle: EngineHandle, _deadline_s: float) -> NoReturn:
+    async def probe(
+        self,
+        _handle: EngineHandle,
+        _deadline_s: float,
+        *,
+        prompt: str = "",  # noqa: ARG002 - protocol
+        tokens: int = 1,  # noqa: ARG002 - protocol
+        margins: bool = False,  # noqa: ARG002 - protocol
+    ) -> NoReturn:
         """Raise the cause."""
         raise self._cause
 
-    async def suspend(self, _handle: EngineHandle) -> NoReturn:
+    async def load(self, _handle: EngineHandle, _deadline_s: float) -> NoReturn:
+        """Raise the cause."""
+        raise self._cause
+
+    async def suspend(self, _handle: EngineHandle, *, depth: int = 1) -> NoReturn:  # noqa: ARG002 - protocol
         """Raise the cause."""
         raise self._cause
 

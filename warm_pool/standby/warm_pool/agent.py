@@ -19,20 +19,36 @@ from standby.bus.tables import Entry
 from standby.domain.assignment import Assignment
 from standby.domain.endpoint import Failure
 from standby.domain.errors import StandbyError
-from standby.domain.events import ActivationEnded, AnyEvent, FetchProgress, StateChanged
+from standby.domain.events import ActivationEnded, AnyEvent, ComponentNotice, FetchProgress, StateChanged
 from standby.domain.instance import InstanceState, Rung
+from standby.domain.model import EngineKind
 from standby.runtime.engines.base import EngineAdapter, failure_of
 from standby.runtime.lifecycle import step
-from standby.runtime.lifecycle_values import Event, Evicted, Exited, FetchFailed, Lifecycle, StopFailed, Targeted
+from standby.runtime.lifecycle_values import (
+    Event,
+    Evicted,
+    Exited,
+    FetchFailed,
+    HatchFailed,
+    Lifecycle,
+    Sick,
+    StopFailed,
+    Targeted,
+    ZygoteLost,
+)
 from standby.telemetry import metrics
 from standby.warm_pool.absent_engine import AbsentEngine
 from standby.warm_pool.announcer import Announcer
 from standby.warm_pool.climb import Climb
-from standby.warm_pool.costs import Costs
 from standby.warm_pool.effects import Effects
-from standby.warm_pool.managed import Managed, measure
+from standby.warm_pool.managed import Managed
+from standby.warm_pool.meter import Meter
+from standby.warm_pool.price_keeper import PriceKeeper
+from standby.warm_pool.transitions import note
 
 _log = logging.getLogger(__name__)
+
+_InstanceEvent = StateChanged | ActivationEnded | FetchProgress | ComponentNotice
 
 PROGRESS_STEP: Final = 0.02
 # Long enough that a busy instance costs four records a second at most, short enough for the idle clock.
@@ -60,7 +76,7 @@ class _Happened:
 class Agent:
     """``monotonic`` and ``wall`` are clocks in seconds; ``door`` is the address that gateways are told.
 
-    ``effects`` is set right after construction: its callbacks are this agent's.
+    ``effects`` and ``meter`` are set right after construction: their callbacks are this agent's.
     """
 
     node: str
@@ -68,11 +84,12 @@ class Agent:
     first_epoch: int
     announcer: Announcer
     events: EventLog
+    keeper: PriceKeeper
     adapter_for: Callable[[Assignment], EngineAdapter]
     monotonic: Callable[[], float]
     wall: Callable[[], float]
     effects: Effects = field(init=False)
-    costs: Costs = field(default_factory=Costs)
+    meter: Meter = field(init=False)
     instances: dict[str, Managed] = field(default_factory=dict)
     stopping: bool = False
     _inbox: asyncio.Queue[_Assigned | _Happened] = field(default_factory=asyncio.Queue)
@@ -102,6 +119,21 @@ class Agent:
         self.announcer.gone(self.node, managed.id)
         if not self.instances:
             self._empty.set()
+
+    def zygote_changed(self, kind: EngineKind) -> None:
+        """The node's zygote of this kind has come or gone."""
+        if self.effects.zygotes.ready(kind) is None:
+            for managed in self.instances.values():
+                if managed.life.state is InstanceState.ZYGOTE and managed.assignment.model.engine is kind:
+                    self.post(managed.id, ZygoteLost(f"the zygote of {kind.value} is gone"))
+
+    def sick(self, instance: str, run: int, failure: Failure) -> None:
+        """The health watch says that an engine serves nobody any more."""
+        self.post(instance, Sick(run, failure))
+
+    def notice(self, managed: Managed, message: str, *, level: str = "warning") -> None:
+        """Tell operators something about an instance."""
+        self._event(ComponentNotice, managed, level=level, message=message)
 
     def progressed(self, managed: Managed, done: int, total: int) -> None:
         """Bytes have arrived; says so in steps of two percent."""
@@ -163,7 +195,11 @@ class Agent:
         if managed is None or (isinstance(message, _Happened) and message.rescues):
             return
         failure = failure_of(error) if isinstance(error, StandbyError) else Failure(reason=f"unforeseen: {error!r}")
-        event = FetchFailed(failure) if managed.life.state is InstanceState.FETCHING else Exited(managed.life.run, failure)
+        event: Event = Exited(managed.life.run, failure)
+        if managed.life.state is InstanceState.FETCHING:
+            event = FetchFailed(failure)
+        elif managed.life.state is InstanceState.STAGED:
+            event = HatchFailed(failure)
         self._inbox.put_nowait(_Happened(managed.id, event, rescues=True))
 
     def _take_up(self, instance: str, assignment: Assignment | None) -> None:
@@ -185,7 +221,8 @@ class Agent:
 
     def _adopt(self, assignment: Assignment) -> Managed:
         adapter = self._adapter(assignment)
-        life = Lifecycle(epoch=self.first_epoch, run=0, can_sleep=adapter.capabilities.sleep)
+        can = adapter.capabilities
+        life = Lifecycle(epoch=self.first_epoch, run=0, can_sleep=can.sleep, can_zygote=can.zygote)
         managed = Managed(assignment, life, adapter, rung_since=self.wall())
         self.instances[assignment.instance] = managed
         return managed
@@ -204,6 +241,7 @@ class Agent:
         after, effects, reason = step(before, event, now)
         if isinstance(event, Targeted):
             self._begin_climb(managed, before, after)
+        self._note_price(managed, before, after)
         managed.moved(after, now)
         if after.state is not before.state:
             self._state_changed(managed, before, reason)
@@ -216,27 +254,44 @@ class Agent:
             self.say(managed)
         if isinstance(event, Evicted | StopFailed) and after.state is not InstanceState.STOPPING:
             self.effects.memory.stays(managed.id)
-        if isinstance(event, Exited):
+        if isinstance(event, Exited | Sick):
             _log.warning("instance %s: %s", managed.id, event.failure.reason, extra={"first_error": event.failure.first_error})
 
     def _state_changed(self, managed: Managed, before: Lifecycle, reason: str) -> None:
         managed.progress = None
+        if managed.life.state in {InstanceState.READY, InstanceState.ASLEEP}:
+            self.meter.changed(managed)
         _log.info("instance %s: %s → %s", managed.id, before.state.value, managed.life.state.value, extra={"reason": reason})
         self._event(
             StateChanged, managed, before=before.state, after=managed.life.state, epoch=managed.life.epoch, reason=reason
         )
 
-    # ---- measuring climbs --------------------------------------------------------------------------------------
+    # ---- measuring ---------------------------------------------------------------------------------------------
+
+    def _note_price(self, managed: Managed, before: Lifecycle, after: Lifecycle) -> None:
+        managed.tracker, seen = note(
+            managed.tracker,
+            before,
+            after,
+            self.monotonic(),
+            on_disk=self.effects.cache.locate(managed.digest) is not None,
+            zygote_ready=self.effects.zygotes.ready(managed.assignment.model.engine) is not None,
+            forked=None if managed.handle is None else managed.handle.forked,
+        )
+        if seen is not None:
+            self.keeper.observed(managed.assignment, seen)
 
     def _begin_climb(self, managed: Managed, before: Lifecycle, after: Lifecycle) -> None:
         if after.wanted is not Rung.READY or after.state is InstanceState.READY:
             managed.climb = None
         elif managed.climb is None:
-            rung = Rung.ASLEEP if before.state is InstanceState.ASLEEP else self._rung_on_disk(managed)
+            rung = Rung.ASLEEP if before.state is InstanceState.ASLEEP else self._rung_below(managed)
             managed.climb = Climb(rung, self.monotonic(), self.wall(), managed.assignment.demand_at)
 
-    def _rung_on_disk(self, managed: Managed) -> Rung:
-        return Rung.COLD if self.effects.cache.locate(managed.digest) is None else Rung.STAGED
+    def _rung_below(self, managed: Managed) -> Rung:
+        if self.effects.cache.locate(managed.digest) is None:
+            return Rung.COLD
+        return Rung.STAGED if self.effects.zygotes.ready(managed.assignment.model.engine) is None else Rung.ZYGOTE
 
     def _end_climb(self, managed: Managed, before: Lifecycle, after: Lifecycle, now: float) -> None:
         climb = managed.climb
@@ -249,7 +304,6 @@ class Agent:
         if ready:
             managed.activation = activation
             self.door_changed(managed.id)
-            self.costs = self.costs.observe(managed.digest, climb.from_rung, seconds)
             metrics.ACTIVATION_SECONDS.labels(self.node, climb.from_rung.label).observe(seconds)
         metrics.ACTIVATIONS.labels(self.node, climb.from_rung.label, "ready" if ready else "failed").inc()
         error = "" if after.failure is None else after.failure.reason
@@ -259,7 +313,6 @@ class Agent:
         self._soon.pop(instance, None)
         managed = self.instances.get(instance)
         if managed is not None:
-            measure(managed)
             self.say(managed)
 
     # ---- small things ------------------------------------------------------------------------------------------
@@ -276,7 +329,7 @@ class Agent:
             managed.last_end, managed.idle_since = load.last_end, self.wall() - (self.monotonic() - load.last_end)
         return max(managed.rung_since, managed.idle_since)
 
-    def _event(self, kind: type[StateChanged | ActivationEnded | FetchProgress], managed: Managed, **values: object) -> None:
+    def _event(self, kind: type[_InstanceEvent], managed: Managed, **values: object) -> None:
         event = kind.model_validate(
             {
                 "id": secrets.token_hex(8),

@@ -16,6 +16,7 @@ from standby.domain.errors import BusUnavailable, StandbyError
 from standby.domain.instance import Instance
 from standby.domain.names import key
 from standby.domain.node import Node
+from standby.domain.prices import NodePrices
 
 _log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ class Announcer:
     tables: Tables
     _pending: dict[str, Instance | None] = field(default_factory=dict)
     _node: Node | None = None
+    _prices: NodePrices | None = None
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _idle: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -47,12 +49,17 @@ class Announcer:
         self._node = record
         self._signal()
 
+    def prices(self, record: NodePrices) -> None:
+        """Say what the node has measured."""
+        self._prices = record
+        self._signal()
+
     async def run(self) -> None:
         """Write until cancelled."""
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._pending or self._node is not None:
+            while self._pending or self._node is not None or self._prices is not None:
                 await self._write_one()
             self._idle.set()
 
@@ -72,6 +79,8 @@ class Announcer:
             elif self._node is not None:
                 node, self._node = self._node, None
                 await self.tables.nodes.put(node.name, node)
+            elif self._prices is not None:
+                await self._write_prices(self._prices)
         except BusUnavailable as error:
             _log.debug("cannot announce now: %s", error)
             await asyncio.sleep(RETRY_S)
@@ -80,6 +89,17 @@ class Announcer:
             _log.error("cannot announce %s: %s", where or "the node", error)
             if where is not None:
                 del self._pending[where]
+
+    async def _write_prices(self, record: NodePrices) -> None:
+        try:
+            await self.tables.prices.put(record.node, record)
+        except BusUnavailable:
+            raise
+        except StandbyError:
+            self._prices = None
+            raise
+        if self._prices is record:
+            self._prices = None
 
     async def _write_instance(self, where: str) -> None:
         record = self._pending[where]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from standby.warm_pool.door_exchange import DoorLimits, Exchange
 from standby.warm_pool.door_protocol import DoorConnection
 from standby.warm_pool.door_slots import DoorLoad, DoorSlots
+from standby.wire.pool import Address
 
 FLUSH_LIMIT_S: Final = 2.0
 
@@ -75,9 +75,9 @@ class Door:
 
     # -- what the agent orders -----------------------------------------------------------------------------
 
-    def open(self, instance: str, *, epoch: int, slots: int, socket: Path) -> None:
+    def open(self, instance: str, *, epoch: int, slots: int, address: Address) -> None:
         """Let requests through that name this instance and epoch. Raises Conflict unless the epoch has grown."""
-        self.slots.open(instance, epoch=epoch, slots=slots, socket=socket)
+        self.slots.open(instance, epoch=epoch, slots=slots, address=address)
 
     def fence(self, instance: str) -> None:
         """From now on answer "draining"; no new request touches the engine."""

@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from http import HTTPStatus
 from typing import Final, Protocol
 
 from standby.warm_pool.door_slots import Gate
@@ -27,6 +28,9 @@ from standby.wire.sse import error_event
 
 # A body up to this size is sent in one piece on a kept connection, and can be sent again when that one turns out stale.
 GATHER_LIMIT: Final = 256 * 1024
+_QUEUE_FULL_LIMIT_S: Final = 5.0
+_QUEUE_FULL_PAUSE_S: Final = 0.002
+_QUEUE_FULL_LONGEST_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,7 @@ class Exchange:
         "_gate",
         "_gateway",
         "_head",
+        "_heard",
         "_held",
         "_held_bytes",
         "_limits",
@@ -129,8 +134,9 @@ class Exchange:
         self._chunked_answer = False
         self._tail = b""
         self._moved = True
+        self._heard = False
         self._quiet_since = 0.0
-        gate.take(self)
+        gate.take(self, clock())
 
     # -- from the gateway ----------------------------------------------------------------------------------
 
@@ -194,8 +200,10 @@ class Exchange:
     async def connect(self) -> None:
         """Open a connection to the engine and send what is held; the door runs this as a task."""
         try:
-            upstream = await self._gate.pool.connect()
+            upstream = await self._dial()
         except OSError as error:
+            if isinstance(error, ConnectionRefusedError | FileNotFoundError):
+                self._gate.pulse.refused_connection()
             if self._state is ExchangeState.CONNECTING:
                 self._fail(EngineFault.CONNECT, f"the engine's socket does not accept: {error}")
             return
@@ -203,6 +211,18 @@ class Exchange:
             self._attach(upstream)
         else:
             upstream.abort()
+
+    async def _dial(self) -> WireConnection:
+        """Connect, again while the engine's queue of connections is full: a unix socket says so at once, and that is busy."""
+        deadline, pause = self._clock() + _QUEUE_FULL_LIMIT_S, _QUEUE_FULL_PAUSE_S
+        while True:
+            try:
+                return await self._gate.pool.connect()
+            except BlockingIOError:
+                if self._state is not ExchangeState.CONNECTING or self._clock() >= deadline:
+                    raise
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _QUEUE_FULL_LONGEST_PAUSE_S)
 
     def _attach(self, upstream: WireConnection) -> None:
         self._upstream = upstream
@@ -220,10 +240,10 @@ class Exchange:
 
     def on_head(self, head: ResponseHead) -> None:
         self._head = head
-        self._moved = True
+        self._moved = True  # but not heard: an engine that hangs may still send heads
 
     def on_body(self, data: bytes, last: bool) -> None:
-        self._moved = True
+        self._moved = self._heard = True
         if self._state is not ExchangeState.STREAMING:
             data = self._begin_answer(data)
         elif self._chunked_answer and data:
@@ -284,6 +304,9 @@ class Exchange:
 
     def check(self, now: float) -> None:
         """Count quiet time from the first check without progress; the limit depends on who is awaited."""
+        if self._heard and self._status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            self._heard = False
+            self._gate.pulse.moved(now, busy=True)
         if self._moved:
             self._moved = False
             self._quiet_since = now
@@ -309,6 +332,8 @@ class Exchange:
 
     def _fail(self, fault: EngineFault, message: str) -> None:
         cut = False
+        if fault in (EngineFault.DIED, EngineFault.MALFORMED):
+            self._gate.pulse.broken(self._clock())
         if self._state is not ExchangeState.STREAMING:
             marks = [(ENGINE_ERROR, fault.encode()), (ENGINE_SAW, b"1" if self._saw else b"0")]
             self._gateway.answer(502, marks, message.encode())
@@ -319,6 +344,10 @@ class Exchange:
         else:
             cut = True
         self._end(served=False, engine_failed=fault is not EngineFault.ABORTED, cut=cut)
+
+    @property
+    def _status(self) -> int:
+        return 0 if self._head is None else self._head.status
 
     def _end(self, *, served: bool, engine_failed: bool = False, cut: bool = False) -> None:
         if self._state is ExchangeState.ENDED:
@@ -333,5 +362,6 @@ class Exchange:
                 self._gate.pool.give_back(upstream)
             else:
                 upstream.abort()
-        self._gate.give_back(self, now=self._clock(), served=served, engine_failed=engine_failed)
+        status = self._status if self._heard or served else 0
+        self._gate.give_back(self, now=self._clock(), status=status, served=served, engine_failed=engine_failed)
         self._gateway.exchange_over(cut=cut)

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from http import HTTPStatus
 from typing import Protocol
 
 from standby.domain.errors import Conflict
+from standby.warm_pool.door_load import DoorLoad, Pulse
 from standby.wire.headers import Refusal
-from standby.wire.pool import ConnectionPool
+from standby.wire.pool import Address, ConnectionPool
+
+__all__ = ["DoorLoad", "DoorSlots", "Gate", "GateState", "InFlight"]
 
 
 class GateState(Enum):
@@ -39,29 +41,16 @@ class InFlight(Protocol):
         """End the request if it has been quiet for too long; ``now`` is the loop's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class DoorLoad:
-    """What passes through one gate: requests in flight now, the end of the last (loop clock, s), totals since it opened.
-
-    ``failures`` counts the engine's faults: refused connections, early ends, timeouts, malformed answers.
-    """
-
-    in_flight: int = 0
-    last_end: float | None = None
-    served: int = 0
-    failures: int = 0
-
-
 class Gate:
     """One instance at one epoch. A slot is membership in ``_in_flight``, so it cannot be given back twice or forgotten."""
 
-    def __init__(self, instance: str, *, epoch: int, slots: int, socket: Path, on_change: Callable[[str], None]) -> None:
+    def __init__(self, instance: str, *, epoch: int, slots: int, address: Address, on_change: Callable[[str], None]) -> None:
         self.instance = instance
         self.epoch = epoch
         self.slots = slots
-        self.socket = socket
+        self.address = address
         self.state = GateState.OPEN
-        self.pool = ConnectionPool(socket, reuse_chunked=False)
+        self.pool = ConnectionPool(address, reuse_chunked=False)
         self._epoch_header = str(epoch).encode()
         self._on_change = on_change
         self._in_flight: set[InFlight] = set()
@@ -69,13 +58,15 @@ class Gate:
         self._last_end: float | None = None
         self._served = 0
         self._failures = 0
+        self.pulse = Pulse()
 
     def reopen(self, *, epoch: int, slots: int) -> None:
         """Let requests of a higher epoch pass to the same engine; what is in flight goes on."""
         self.pool.close()
-        self.pool = ConnectionPool(self.socket, reuse_chunked=False)
+        self.pool = ConnectionPool(self.address, reuse_chunked=False)
         self.epoch, self.slots, self.state = epoch, slots, GateState.OPEN
         self._epoch_header = str(epoch).encode()
+        self.pulse.forget()
 
     def refusal(self, epoch: bytes) -> Refusal | None:
         """Return why a request that names ``epoch`` may not pass now, or None."""
@@ -87,18 +78,24 @@ class Gate:
             return Refusal.FULL
         return None
 
-    def take(self, request: InFlight) -> None:
+    def take(self, request: InFlight, now: float) -> None:
         """Give the request a slot; ``refusal`` has just said that there is one."""
         self._in_flight.add(request)
+        self.pulse.asked(now)
 
-    def give_back(self, request: InFlight, *, now: float, served: bool, engine_failed: bool) -> None:
-        """Take the slot back, in whatever way the request ended; a second call for the same request does nothing."""
+    def give_back(self, request: InFlight, *, now: float, status: int, served: bool, engine_failed: bool) -> None:
+        """Take the slot back, in whatever way the request ended; a second call for the same request does nothing.
+
+        ``status`` is the engine's, of an answer whose bytes have passed since the last check; 0: none.
+        """
         if request not in self._in_flight:
             return
         self._in_flight.remove(request)
         self._last_end = now
         self._served += served
         self._failures += engine_failed
+        if served or 0 < status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            self.pulse.answered(now, status, busy=self.busy)
         if not self._in_flight:
             self._tell_waiters()
         if not self._in_flight or engine_failed:
@@ -139,7 +136,22 @@ class Gate:
     @property
     def load(self) -> DoorLoad:
         """What passes through now."""
-        return DoorLoad(len(self._in_flight), self._last_end, self._served, self._failures)
+        pulse = self.pulse
+        return DoorLoad(
+            in_flight=len(self._in_flight),
+            last_end=self._last_end,
+            served=self._served,
+            failures=self._failures,
+            last_progress=pulse.last_progress,
+            waiting_since=pulse.waiting_since,
+            unavailable=pulse.unavailable,
+            unavailable_since=pulse.unavailable_since,
+            unavailable_at=pulse.unavailable_at,
+            errors=pulse.errors,
+            errors_since=pulse.errors_since,
+            errors_at=pulse.errors_at,
+            refused=pulse.refused,
+        )
 
     def check(self, now: float) -> None:
         """End the requests that have been quiet for too long."""
@@ -160,7 +172,7 @@ class DoorSlots:
         self._gates: dict[str, Gate] = {}
         self._by_header: dict[bytes, Gate] = {}
 
-    def open(self, instance: str, *, epoch: int, slots: int, socket: Path) -> None:
+    def open(self, instance: str, *, epoch: int, slots: int, address: Address) -> None:
         """Open the gate of an instance. Raises Conflict unless the epoch is higher than the one it replaces."""
         before = self._gates.get(instance)
         if before is not None:
@@ -169,11 +181,11 @@ class DoorSlots:
                     f"door of instance {instance} cannot open at epoch {epoch}: it has already been at {before.epoch}",
                     remedy="open it with a higher epoch, or remove the instance first",
                 )
-            if before.socket == socket:
+            if before.address == address:
                 before.reopen(epoch=epoch, slots=slots)
                 return
             self.remove(instance, f"instance {instance} begins epoch {epoch} with another engine")
-        gate = Gate(instance, epoch=epoch, slots=slots, socket=socket, on_change=self._on_change)
+        gate = Gate(instance, epoch=epoch, slots=slots, address=address, on_change=self._on_change)
         self._gates[instance] = self._by_header[instance.encode()] = gate
 
     def remove(self, instance: str, reason: str) -> None:

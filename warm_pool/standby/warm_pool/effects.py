@@ -7,25 +7,21 @@ import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
 from standby.domain.endpoint import Failure
 from standby.domain.errors import StandbyError
 from standby.domain.instance import Rung
 from standby.runtime import lifecycle_values as life
-from standby.runtime.engines.base import EngineSpec, describe_exit, failure_of
-from standby.runtime.exit_status import ExitStatus
-from standby.runtime.log_words import mask
 from standby.warm_pool.cache import ArtifactCache
 from standby.warm_pool.door import Door
+from standby.warm_pool.engine_work import EngineWork, failure_in_words
 from standby.warm_pool.managed import Managed
 from standby.warm_pool.memory import MemoryDesk
 from standby.warm_pool.stored_keys import OpenerFor, as_found
+from standby.warm_pool.zygotes import ZygotePool
 
 _log = logging.getLogger(__name__)
-
-STOP_AGAIN_S: Final = 5.0
 
 Post = Callable[[str, life.Event], None]
 Failed = Callable[[Failure], life.Event]
@@ -41,12 +37,14 @@ class Effects:
     cache: ArtifactCache
     door: Door
     memory: MemoryDesk
-    run_dir: Path
-    log_dir: Path
+    engines: EngineWork
     wall: Callable[[], float]
-    stop_grace_s: float
-    probe_limit_s: float
     opener_for: OpenerFor = as_found
+
+    @property
+    def zygotes(self) -> ZygotePool:
+        """The node's zygotes."""
+        return self.engines.zygotes
 
     def carry_out(self, managed: Managed, effect: life.Effect) -> None:  # noqa: C901, PLR0912 - one line for each effect
         """Start ``effect``; never waits."""
@@ -60,13 +58,12 @@ class Effects:
             case life.Release(keep=keep):
                 self._release(managed, keep)
             case life.Spawn(run=run):
-                self._start(
-                    managed, "spawn", self._spawn(managed, run, managed.tasks.get("stop")), partial(life.StartFailed, run)
-                )
+                work = self.engines.spawn(managed, run, managed.tasks.get("stop"))
+                self._start(managed, "spawn", work, partial(life.StartFailed, run))
             case life.WaitLoaded(run=run):
-                self._start(managed, "engine", self._wait_loaded(managed, run), partial(life.StartFailed, run))
+                self._start(managed, "engine", self.engines.wait_loaded(managed, run), partial(life.StartFailed, run))
             case life.Probe(run=run):
-                self._start(managed, "engine", self._probe(managed, run), partial(life.ProbeFailed, run))
+                self._start(managed, "engine", self.engines.probe(managed, run), partial(life.ProbeFailed, run))
             case life.OpenDoor(epoch=epoch):
                 self._open_door(managed, epoch)
             case life.FenceDoor():
@@ -78,14 +75,19 @@ class Effects:
             case life.CancelDrain():
                 self._cancel(managed, "drain")
             case life.Suspend(run=run):
-                self._start(managed, "engine", self._suspend(managed, run), partial(life.SuspendFailed, run))
+                self._start(managed, "engine", self.engines.suspend(managed, run), partial(life.SuspendFailed, run))
             case life.Resume(run=run):
-                self._start(managed, "engine", self._resume(managed, run), partial(life.ResumeFailed, run))
+                self._start(managed, "engine", self.engines.resume(managed, run), partial(life.ResumeFailed, run))
             case life.Stop(run=run):
                 self._cancel(managed, "engine")
                 # Never cancelled: the one before may still be ending an engine that nobody else knows of.
                 stopping, spawning = managed.tasks.pop("stop", None), managed.tasks.get("spawn")
-                self._start(managed, "stop", self._stop(managed, run, stopping, spawning))
+                self._start(managed, "stop", self.engines.stop(managed, run, stopping, spawning))
+            case life.Hatch():
+                self._start(managed, "hatch", self._hatch(managed), life.HatchFailed)
+            case life.LeaveZygote():
+                self._cancel(managed, "hatch")
+                self.zygotes.leave(managed.id)
             case life.ScheduleRetry(at=at):
                 self._schedule_retry(managed, at)
             case life.Forget():
@@ -125,22 +127,11 @@ class Effects:
         except (StandbyError, OSError) as error:
             _log.warning("the pages of %s were not given back: %s", digest[:12], error)
 
-    async def _spawn(self, managed: Managed, run: int, stopping: asyncio.Task[None] | None) -> None:
-        await _ended(stopping)
-        handle = await managed.adapter.start(self._spec(managed))
-        managed.handle = handle
-        handle.exited.add_done_callback(lambda done: self._exited(managed, run, done))
-        self.post(managed.id, life.Spawned(run))
-
-    async def _wait_loaded(self, managed: Managed, run: int) -> None:
-        assert managed.handle is not None
-        await managed.adapter.wait_loaded(managed.handle, managed.assignment.activation_limit)
-        self.post(managed.id, life.Loaded(run))
-
-    async def _probe(self, managed: Managed, run: int) -> None:
-        assert managed.handle is not None
-        await managed.adapter.probe(managed.handle, self.probe_limit_s)
-        self.post(managed.id, life.Probed(run))
+    async def _hatch(self, managed: Managed) -> None:
+        kind = managed.assignment.model.engine
+        self.engines.zygotes.want(kind, managed.id)
+        await self.engines.zygotes.hatched(kind)
+        self.post(managed.id, life.Hatched())
 
     async def _drain(self, managed: Managed, epoch: int) -> None:
         limit = managed.assignment.drain_limit
@@ -150,72 +141,28 @@ class Effects:
             await self.door.drained(managed.id, limit)
         self.post(managed.id, life.Drained(epoch))
 
-    async def _suspend(self, managed: Managed, run: int) -> None:
-        assert managed.handle is not None
-        result = await managed.adapter.suspend(managed.handle)
-        managed.resident_bytes = managed.asleep_bytes = result.resident_after
-        _log.info(
-            "instance %s sleeps",
-            managed.id,
-            extra={
-                "resident_before": result.resident_before,
-                "resident_after": result.resident_after,
-                "ms": round(result.ms, 1),
-            },
-        )
-        self.post(managed.id, life.Suspended(run))
-
-    async def _resume(self, managed: Managed, run: int) -> None:
-        assert managed.handle is not None
-        if managed.climb is not None:
-            managed.climb.called_at = self.wall()
-        await managed.adapter.resume(managed.handle)
-        self.post(managed.id, life.Resumed(run))
-
-    async def _stop(
-        self, managed: Managed, run: int, stopping: asyncio.Task[None] | None, spawning: asyncio.Task[None] | None
-    ) -> None:
-        # Both were looked up when this stop was ordered: a later look could find the spawn that waits for this very stop.
-        await _ended(stopping)
-        # A spawn is never cancelled: between the fork and the handle nobody else would know of the process.
-        await _ended(spawning)
-        handle, managed.handle = managed.handle, None
-        while handle is not None:
-            try:
-                await managed.adapter.stop(handle, self.stop_grace_s)
-                handle = None
-            except Exception as error:  # noqa: BLE001 - whatever it is, an engine that nobody ends would be left for good
-                # What cannot be ended keeps its memory: saying it were free would let the next start fail.
-                _log.error("instance %s does not end, it is tried again: %s", managed.id, error)
-                self.post(managed.id, life.StopFailed(run, _failure_of(error, "stop")))
-                await asyncio.sleep(STOP_AGAIN_S)
-        self.post(managed.id, life.Stopped(run))
-
     # ---- what is done at once ----------------------------------------------------------------------------------
-
-    def _exited(self, managed: Managed, run: int, done: asyncio.Future[ExitStatus]) -> None:
-        handle = managed.handle
-        if done.cancelled() or handle is None:
-            return
-        failure: Failure = describe_exit(handle, done.result(), f"while it was {managed.life.state.value}")
-        self.post(managed.id, life.Exited(run, failure))
 
     def _reserve(self, managed: Managed) -> None:
         try:
             self.memory.reserve(managed)
         except Exception as error:  # noqa: BLE001 - an estimate that fails, however, is a failure of this instance alone
-            failure, run = _failure_of(error, "reserve"), managed.life.run
+            failure, run = failure_in_words(error, "reserve"), managed.life.run
             self.post(managed.id, life.ResumeFailed(run, failure) if managed.life.waking else life.StartFailed(run, failure))
 
     def _open_door(self, managed: Managed, epoch: int) -> None:
         assert managed.handle is not None
-        self.door.open(managed.id, epoch=epoch, slots=managed.assignment.slots, socket=managed.handle.socket)
+        self.door.open(managed.id, epoch=epoch, slots=managed.assignment.slots, address=managed.handle.address)
 
     def _release(self, managed: Managed, keep: Rung) -> None:
         if keep is Rung.ASLEEP:
             self.memory.hold(managed, managed.asleep_bytes)
         elif keep is not Rung.READY:
-            self._after_stop(managed, lambda: self.memory.release(managed))
+            self._after_stop(managed, lambda: self._released(managed))
+
+    def _released(self, managed: Managed) -> None:
+        self.memory.release(managed)
+        self.engines.berths.free(managed)
 
     def _schedule_retry(self, managed: Managed, at: float) -> None:
         if managed.retry is not None:
@@ -237,10 +184,11 @@ class Effects:
     def _forget_now(self, managed: Managed) -> None:
         if managed.retry is not None:
             managed.retry.cancel()
-        for name in ("fetch", "stage", "drain", "engine"):
+        for name in ("fetch", "stage", "drain", "engine", "hatch"):
             self._cancel(managed, name)
         self.door.remove(managed.id)
-        self.memory.release(managed)
+        self.zygotes.leave(managed.id)
+        self._released(managed)
         if managed.pinned:
             self.cache.unpin(managed.digest, managed.id)
             managed.pinned = False
@@ -248,23 +196,6 @@ class Effects:
         if not any(other.digest == managed.digest for other in self.memory.instances.values()):
             # Cold holds no memory: what nobody here serves any more leaves the page cache, too.
             self._start(managed, "chill", self._chill(managed.digest))
-
-    def _spec(self, managed: Managed) -> EngineSpec:
-        assignment = managed.assignment
-        folder = self.cache.locate(managed.digest)
-        assert folder is not None, "a life spawns only what it has fetched and pinned"
-        return EngineSpec(
-            instance=assignment.instance,
-            epoch=managed.life.run,
-            kind=assignment.model.engine,
-            model_dir=folder,
-            model_files=tuple(item.path for item in assignment.model.manifest.files),
-            served_name=assignment.served_name,
-            slots=assignment.slots,
-            options=dict(assignment.model.engine_options),
-            run_dir=self.run_dir,
-            log_dir=self.log_dir,
-        )
 
     def _start(self, managed: Managed, name: str, work: Coroutine[Any, Any, None], failed: Failed | None = None) -> None:
         """Run ``work`` as the instance's only task of that name; ``failed`` makes the event that tells of its failure."""
@@ -288,15 +219,4 @@ class Effects:
         if not isinstance(error, StandbyError):
             _log.error("instance %s: %s failed in an unforeseen way", managed.id, name, exc_info=error)
         if failed is not None:  # also of what nobody foresaw: without an answer the instance would wait for ever
-            self.post(managed.id, failed(_failure_of(error, name)))
-
-
-async def _ended(task: asyncio.Task[None] | None) -> None:
-    if task is not None:
-        await asyncio.wait({task})
-
-
-def _failure_of(error: BaseException, doing: str) -> Failure:
-    if isinstance(error, StandbyError):
-        return failure_of(error)
-    return Failure(reason=mask(f"{doing} failed in an unforeseen way: {type(error).__name__}: {error}"), code="unforeseen")
+            self.post(managed.id, failed(failure_in_words(error, name)))

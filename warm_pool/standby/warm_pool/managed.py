@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from dataclasses import dataclass, field
-
-import psutil
 
 from standby.domain.assignment import Assignment
 from standby.domain.instance import HAS_PROCESS, RUNG_OF, Activation, Instance, InstanceState
@@ -14,6 +11,7 @@ from standby.runtime.engines.base import EngineAdapter, EngineHandle
 from standby.runtime.lifecycle_values import Lifecycle
 from standby.warm_pool.climb import Climb
 from standby.warm_pool.door import DoorLoad
+from standby.warm_pool.transitions import NOT_UNDER_WAY, Tracker
 
 
 @dataclass
@@ -34,7 +32,11 @@ class Managed:
     resident_bytes: int = 0
     asleep_bytes: int = 0
     pinned: bool = False
-    wants_memory: int | None = None
+    tracker: Tracker = NOT_UNDER_WAY
+    sleep_depth: str = ""
+    devices: tuple[str, ...] = ()
+    cores: tuple[int, ...] = ()
+    fingerprint: str = ""
     retry: asyncio.TimerHandle | None = None
     tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     last_end: float | None = None
@@ -67,6 +69,7 @@ class Managed:
             variant=assignment.variant,
             served_name=assignment.served_name,
             model_digest=self.digest,
+            engine=assignment.model.engine,
             state=life.state,
             epoch=life.epoch,
             door=door,
@@ -90,10 +93,3 @@ class Managed:
             self.rung_since = now
         self.life = after
         return changed
-
-
-def measure(managed: Managed) -> None:
-    """Note what the engine of a ready instance holds in RAM now; what sleeps was measured when it fell asleep."""
-    if managed.handle is not None and managed.life.state is InstanceState.READY:
-        with contextlib.suppress(psutil.Error):
-            managed.resident_bytes = psutil.Process(managed.handle.pid).memory_info().rss

@@ -8,9 +8,12 @@ from pathlib import Path
 import psutil
 from pydantic import Field, SecretStr, field_validator
 
+from standby.domain.errors import InvalidInput
 from standby.domain.names import NAME_PATTERN
 from standby.domain.settings import Settings
+from standby.runtime.isolation_policy import DeviceSharing
 from standby.telemetry.logs import LogFormat, LogLevel
+from standby.warm_pool.engine_cache_shelf import check_setting
 
 
 def _default_name() -> str:
@@ -48,9 +51,36 @@ class NodeSettings(Settings):
     heartbeat_s: float = Field(default=2.0, gt=0, description="between two writings of the node's own record")
     stop_grace_s: float = Field(default=10.0, ge=0, description="from TERM to KILL of an engine's process group")
     probe_limit_s: float = Field(default=30.0, gt=0, description="for the one generated token that proves readiness")
+    zygote_keep_s: float = Field(
+        default=300.0, ge=0, description="from the last instance's leaving to the end of its engine's pre-imported process"
+    )
+    zygote_max_age_s: float = Field(default=86_400.0, gt=0, description="at which a zygote is replaced")
+    zygote_max_growth: float = Field(
+        default=1.5, gt=1, description="times a zygote's memory right after its imports, at which it is replaced"
+    )
+    engine_cores: int = Field(default=0, ge=0, description="processors that each CPU engine has for itself; 0: all share all")
+    engine_cgroups: bool = Field(default=True, description="a cgroup for each engine, where the kernel lets us make one")
+    device_sharing: DeviceSharing = Field(
+        default=DeviceSharing.EXCLUSIVE_TENANT,
+        description="exclusive-tenant, or shared: may two tenants use one GPU",
+    )
+    engine_cache_uri: str | None = Field(
+        default=None,
+        description="where compiled kernels are kept for all nodes: s3://bucket/prefix/, file:///folder/, or beside (the "
+        "model's own artifacts); unset: on each node alone",
+    )
+    engine_cache_bytes: int = Field(default=2 * 1024**3, ge=1, description="cap of compiled kernels on this node")
     log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
     log_format: LogFormat = Field(default="human", description="human, or json: one object per line")
     metrics_port: int | None = Field(default=None, ge=0, le=65535, description="loopback port for /metrics; unset: off")
+
+    @field_validator("engine_cache_uri")
+    @classmethod
+    def _a_place(cls, value: str | None) -> str | None:
+        try:
+            return None if value is None else check_setting(value)
+        except InvalidInput as error:
+            raise ValueError(str(error)) from error
 
     @field_validator("state_dir")
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from standby.artifacts.credentials import Credentials
 from standby.artifacts.fetch import Opener
 from standby.artifacts.sources import Source, open_source
 from standby.artifacts.stored_keys import not_stored, unseal_keys
@@ -29,18 +30,24 @@ class StoredKeys:
 
         Raises SourceUnreachable where they are gone or cannot be opened here, BusUnavailable.
         """
+        keys = await self.keys_for(tenant, manifest)
+        if keys is None:
+            return None
+
+        def opened(wanted: Manifest) -> Source:
+            return open_source(wanted.source_uri, wanted.source, credentials=keys)
+
+        return opened
+
+    async def keys_for(self, tenant: str, manifest: Manifest) -> Credentials | None:
+        """Return the tenant's keys that the model names; None where it names none. Raises as ``opener_for``."""
         name = manifest.source.credentials
         if name is None:
             return None
         entry = await self._table.get(key(tenant, name))
         if entry is None:
             raise not_stored(name)
-        keys = unseal_keys(entry.value, tenant, name, self._sealing)
-
-        def opened(wanted: Manifest) -> Source:
-            return open_source(wanted.source_uri, wanted.source, credentials=keys)
-
-        return opened
+        return unseal_keys(entry.value, tenant, name, self._sealing)
 
 
 async def as_found(_tenant: str, _manifest: Manifest) -> Opener | None:

@@ -26,6 +26,7 @@ from standby.domain.instance import Instance
 from standby.domain.model import Manifest, Model, SourceOptions
 from standby.domain.names import check_name, key
 from standby.domain.node import Node
+from standby.domain.prices import NodePrices
 from standby.gateway.api.responses import error_response
 from standby.gateway.keys import TENANT_HEADER, KeyRing, acting_tenant, authenticate
 from standby.host.sealing import SealingKey
@@ -55,6 +56,7 @@ class Copies:
     endpoints: Copy[Endpoint]
     instances: Copy[Instance]
     nodes: Copy[Node]
+    prices: Copy[NodePrices]
 
 
 class Inspect(Protocol):

@@ -14,7 +14,7 @@ from standby.domain.names import key
 from standby.gateway.api.context import ApiRoute, Call, missing, visible
 from standby.gateway.api.creation import announce, create
 from standby.gateway.api.responses import json_response
-from standby.gateway.api.views import endpoint_view
+from standby.gateway.api.views import by_name, endpoint_view
 
 _CAS_ATTEMPTS: Final = 8
 
@@ -85,7 +85,8 @@ def _view(call: Call, endpoint: Endpoint) -> dict[str, object]:
     copies = call.context.copies
     config = copies.endpoint_configs.entries.get(key(endpoint.tenant, endpoint.config))
     instances = _of(endpoint, (entry.value for entry in copies.instances.entries.values()))
-    return endpoint_view(endpoint, None if config is None else config.value, instances, call.context.now())
+    nodes = by_name(entry.value for entry in copies.nodes.entries.values())
+    return endpoint_view(endpoint, None if config is None else config.value, instances, call.context.now(), nodes)
 
 
 def _of(endpoint: Endpoint, instances: Iterable[Instance]) -> list[Instance]:

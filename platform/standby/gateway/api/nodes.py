@@ -13,17 +13,16 @@ from standby.domain.errors import BusUnavailable
 from standby.domain.instance import Instance
 from standby.gateway.api.context import ApiRoute, Call
 from standby.gateway.api.responses import json_response
-from standby.gateway.api.views import instance_view, models_by_digest, node_view
+from standby.gateway.api.views import by_name, instance_view, models_by_digest, node_view
 
 
 async def list_instances(call: Call) -> Response:
     """The tenant's instances; ``?endpoint=`` narrows."""
     endpoint = call.request.query_params.get("endpoint")
     mine = [item for item in _instances(call) if endpoint in {None, item.endpoint}]
-    now = call.context.now()
-    return json_response(
-        {"instances": [instance_view(item, now) for item in sorted(mine, key=lambda item: (item.endpoint, item.id))]}
-    )
+    now, nodes = call.context.now(), by_name(entry.value for entry in call.context.copies.nodes.entries.values())
+    mine.sort(key=lambda item: (item.endpoint, item.id))
+    return json_response({"instances": [instance_view(item, now, nodes) for item in mine]})
 
 
 async def list_nodes(call: Call) -> Response:

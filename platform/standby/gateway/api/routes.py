@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from standby.domain.errors import NotFound
-from standby.gateway.api import cache, credentials, endpoints, events, keys, models, nodes
+from standby.gateway.api import cache, credentials, endpoints, events, keys, models, nodes, prices
 from standby.gateway.api.context import ApiContext, ApiRoute, Call, guarded
 
 TABLE: Final = (
@@ -16,6 +16,7 @@ TABLE: Final = (
     *credentials.ROUTES,
     *endpoints.ROUTES,
     *nodes.ROUTES,
+    *prices.ROUTES,
     *cache.ROUTES,
     *keys.ROUTES,
     *events.ROUTES,

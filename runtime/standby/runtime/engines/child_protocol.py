@@ -8,6 +8,9 @@ from typing import Final
 PARENT_VARIABLE: Final = "STANDBY_ENGINE_PARENT"
 """Number of the process that spawned the engine."""
 
+MARK_VARIABLE: Final = "STANDBY_ENGINE_MARK"
+"""What every process of one engine, and no other, carries in the environment that it was started with."""
+
 READY_FD_VARIABLE: Final = "STANDBY_READY_FD"
 """Descriptor to which the engine writes READY_LINE once it has loaded."""
 

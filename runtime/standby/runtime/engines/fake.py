@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import signal
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from standby.domain.errors import EngineError
 from standby.domain.model import EngineKind, Manifest
-from standby.runtime.engines.base import Capabilities, EngineHandle, EngineSpec, Options, SuspendResult
+from standby.runtime.engines.base import Capabilities, EngineHandle, EngineLoad, EngineSpec, Options, SuspendResult
 from standby.runtime.engines.process_engine import ProcessEngine, write_spec
 from standby.runtime.process_ledger import ProcessLedger
 from standby.runtime.procfs import process_stat, resident
@@ -38,6 +39,11 @@ class FakeEngine(ProcessEngine):
         """Sleeps by being stopped; gives nothing back and says so."""
         return Capabilities(sleep=self._sleeps)
 
+    @property
+    def version(self) -> str:
+        """The program itself: another content is another engine."""
+        return f"fake {hashlib.sha256(self._program.read_bytes()).hexdigest()[:12]}"
+
     def check(self, options: Options) -> None:
         """Accept everything: the knobs are the program's own business."""
 
@@ -55,7 +61,16 @@ class FakeEngine(ProcessEngine):
         }
         return [sys.executable, str(self._program), "--spec", str(write_spec(folder, "spec.json", content))]
 
-    async def suspend(self, handle: EngineHandle) -> SuspendResult:
+    async def load(self, handle: EngineHandle, deadline_s: float) -> EngineLoad:
+        """Read the running requests, and as progress all tokens given out."""
+        figures = await self.metrics(handle, deadline_s)
+        return EngineLoad(
+            running=round(figures["fake:requests_running"]),
+            waiting=round(figures["fake:requests_waiting"]),
+            progress=figures["fake:tokens_total"],
+        )
+
+    async def suspend(self, handle: EngineHandle, *, depth: int = 1) -> SuspendResult:  # noqa: ARG002 - it knows one way only
         """Stop the group; resident memory stays as it is, which the result says."""
         began = time.perf_counter()
         before = resident(handle.pid)
@@ -69,6 +84,5 @@ class FakeEngine(ProcessEngine):
         return SuspendResult(
             resident_before=before.total,
             resident_after=after.total,
-            anonymous_after=after.anonymous,
             ms=(time.perf_counter() - began) * 1000,
         )

@@ -8,18 +8,19 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib import metadata
 from pathlib import Path
 from typing import Final
 
 from standby.domain.errors import ConfigurationError, EngineError
 from standby.domain.model import EngineKind, Manifest
-from standby.runtime.engines.base import Capabilities, EngineHandle, EngineSpec, Options, SuspendResult
+from standby.runtime.engine_http import request
+from standby.runtime.engines.base import Capabilities, EngineHandle, EngineLoad, EngineSpec, Options, SuspendResult
 from standby.runtime.engines.child_protocol import SLEEP, SLEEP_BUSY
 from standby.runtime.engines.llama_cpp_child import ChildSpec
 from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
 from standby.runtime.engines.process_engine import ProcessEngine, write_spec
 from standby.runtime.procfs import page_cache_bytes, process_stat, resident
-from standby.runtime.unix_http import request
 
 _CHILD_MODULE: Final = "standby.runtime.engines.llama_cpp_child"
 _SUSPEND_LIMIT_S: Final = 10.0
@@ -57,7 +58,7 @@ class LlamaCpp(ProcessEngine):
     @property
     def capabilities(self) -> Capabilities:
         """Sleeps; weights are mapped files, so that instances of one model share them."""
-        return Capabilities(sleep=True, shares_weights=True)
+        return Capabilities(sleep=True)
 
     def check(self, options: Options) -> None:
         """Raise InvalidInput unless every option is known and in range."""
@@ -72,6 +73,24 @@ class LlamaCpp(ProcessEngine):
         per_token = (manifest.facts.kv_bytes_per_token or guess) * _KV_BITS[parsed.kv_type] / 16
         weights = manifest.unpacked_bytes * (2 if parsed.repack else 1)
         return round(weights + per_token * context * slots + parsed.prompt_cache_mib * 2**20 + _BASE_BYTES)
+
+    @property
+    def version(self) -> str:
+        """The binding's version, which carries llama.cpp's own build number."""
+        return f"xllamacpp {metadata.version('xllamacpp')}"
+
+    def probe_payload(self, handle: EngineHandle, prompt: str, tokens: int, *, margins: bool) -> dict[str, object]:
+        """Keep the prompt cached: the next probe of a waking engine computes nothing of it again."""
+        return {**super().probe_payload(handle, prompt, tokens, margins=margins), "cache_prompt": True}
+
+    async def load(self, handle: EngineHandle, deadline_s: float) -> EngineLoad:
+        """Read the busy slots, and as progress all tokens taken in and given out."""
+        figures = await self.metrics(handle, deadline_s)
+        return EngineLoad(
+            running=round(figures.get("llamacpp:requests_processing", 0)),
+            waiting=round(figures.get("llamacpp:requests_deferred", 0)),
+            progress=figures.get("llamacpp:prompt_tokens_total", 0) + figures.get("llamacpp:tokens_predicted_total", 0),
+        )
 
     def command(self, spec: EngineSpec, socket: Path, folder: Path) -> Sequence[str]:
         """Write the child's spec and return its command line."""
@@ -88,7 +107,7 @@ class LlamaCpp(ProcessEngine):
             str(write_spec(folder, "spec.json", asdict(child))),
         ]  # fmt: skip
 
-    async def suspend(self, handle: EngineHandle) -> SuspendResult:
+    async def suspend(self, handle: EngineHandle, *, depth: int = 1) -> SuspendResult:  # noqa: ARG002 - it knows one way only
         """Let the engine give its memory back and stop itself; both are looked at from outside.
 
         An engine that still works, e.g. for a client that has left, keeps its key-value cache and goes on after the wake.
@@ -98,14 +117,20 @@ class LlamaCpp(ProcessEngine):
         handle.process.send(SLEEP if await _idle(handle) else SLEEP_BUSY)
         await _until_stopped(handle)
         after = resident(handle.pid)
-        cached = [page_cache_bytes(Path(file)) for file in _model_files(handle.spec)]
         return SuspendResult(
             resident_before=before.total,
             resident_after=after.total,
-            anonymous_after=after.anonymous,
-            weights_cached=None if None in cached else sum(part or 0 for part in cached),
+            depth="stopped",
+            kept=_kept(handle.spec),
             ms=(time.perf_counter() - began) * 1000,
         )
+
+
+def _kept(spec: EngineSpec) -> str:
+    """Say how much of the weights still lies in the page cache, e.g. for another instance of the same model."""
+    cached = [page_cache_bytes(Path(file)) for file in _model_files(spec)]
+    bytes_kept = sum(part or 0 for part in cached)
+    return f"{bytes_kept} bytes of the weights stay in the page cache" if bytes_kept else ""
 
 
 async def _idle(handle: EngineHandle) -> bool:
@@ -113,7 +138,7 @@ async def _idle(handle: EngineHandle) -> bool:
     for wait in (_DEPARTURE_NOTICED_S, 0.0):
         try:
             async with asyncio.timeout(_SLOTS_LIMIT_S):
-                answer = await request(handle.socket, "GET", "/slots")
+                answer = await request(handle.address, "GET", "/slots")
         except (OSError, ValueError):  # an engine that does not answer is treated as one that works
             return False
         slots = answer.json()

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from standby.host import guard
+from standby.runtime import isolation_entry
 from standby.runtime.engines.child_protocol import PARENT_VARIABLE, READY_FD_VARIABLE, READY_LINE, SLEEP, SLEEP_BUSY, WAKE
 from standby.runtime.paging import drop_zero_blocks, page_in, page_out, trim_heap
 
@@ -66,6 +67,7 @@ class ChildSpec:
 def main() -> None:
     """Load in a thread of its own, and take signals here."""
     guard.arm(int(os.environ[PARENT_VARIABLE]))
+    isolation_entry.enter()
     spec = _read_spec()
     # Before any other thread exists: threads inherit the mask, and an unblocked SIGUSR1 would end the process.
     signal.pthread_sigmask(signal.SIG_BLOCK, {SLEEP, SLEEP_BUSY, WAKE})

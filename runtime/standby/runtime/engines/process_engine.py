@@ -14,13 +14,27 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from standby.domain.errors import ConfigurationError, EngineError, ProbeFailed
-from standby.runtime.engines.base import EngineHandle, EngineSpec, ProbeResult, StartFailure, describe, describe_exit
+from standby.runtime.engine_http import Answer, request
+from standby.runtime.engines.base import (
+    DEFAULT_PROMPT,
+    EngineHandle,
+    EngineLoad,
+    EngineSpec,
+    Options,
+    ProbeResult,
+    StartFailure,
+    describe,
+    describe_exit,
+)
 from standby.runtime.engines.child_protocol import READY_FD_VARIABLE, READY_LINE
+from standby.runtime.engines.probe_answer import generated
 from standby.runtime.exit_status import ExitStatus
-from standby.runtime.process import spawn
+from standby.runtime.process import EngineProcess, spawn
 from standby.runtime.process_ledger import ProcessLedger
-from standby.runtime.unix_http import Answer, request
+from standby.wire.pool import Address
 
 _SOCKET_NAME: Final = "engine.sock"
 _SOCKET_PATH_LIMIT: Final = 107  # sockaddr_un holds 108 bytes with the closing zero, see unix(7)
@@ -28,7 +42,6 @@ _LOGS_KEPT: Final = 100
 _HEALTH_FIRST_WAIT_S: Final = 0.01
 _HEALTH_LONGEST_WAIT_S: Final = 0.25
 _HEALTH_LIMIT_S: Final = 5.0
-_PROBE_PROMPT: Final = "Hi"
 
 
 class ProcessEngine(ABC):
@@ -45,6 +58,11 @@ class ProcessEngine(ABC):
     def command(self, spec: EngineSpec, socket: Path, folder: Path) -> Sequence[str]:
         """Return the program and its arguments; files for it may be written to ``folder`` (0700, of this epoch)."""
 
+    def uses_compile_cache(self, options: Options) -> bool:
+        """Compiles nothing; an engine that does says so."""
+        del options
+        return False
+
     async def start(self, spec: EngineSpec) -> EngineHandle:
         """Spawn the engine in a fresh 0700 folder; its record is on disk before it runs."""
         folder, log = _prepare(spec)
@@ -54,14 +72,8 @@ class ProcessEngine(ABC):
         record = self._ledger.intend(spec.instance, spec.epoch)
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            process = spawn(
-                arguments,
-                log=log,
-                mark=record.mark,
-                extra_environment={READY_FD_VARIABLE: str(write_end)} if self.says_ready else {},
-                keep_descriptors=(write_end,) if self.says_ready else (),
-                guards_itself=self.guards_itself,
-            )
+            extra = dict(spec.environment)
+            process = await self.bring_up(spec, arguments, log=log, mark=record.mark, extra=extra, ready=write_end)
         except BaseException:
             os.close(read_end)
             self._ledger.forget(record.mark)
@@ -79,10 +91,25 @@ class ProcessEngine(ABC):
         return EngineHandle(
             spec=spec,
             process=process,
-            socket=socket,
+            address=socket,
+            folder=folder,
             log=log,
             started_at=time.time(),
             ready=_watch_ready_line(read_end),
+        )
+
+    async def bring_up(
+        self, spec: EngineSpec, arguments: Sequence[str], *, log: Path, mark: str, extra: Mapping[str, str], ready: int
+    ) -> EngineProcess:
+        """Spawn ``arguments``. ``extra`` is added to its environment; ``ready`` is the descriptor for its word that it is."""
+        del spec
+        return spawn(
+            arguments,
+            log=log,
+            mark=mark,
+            extra_environment={**extra, READY_FD_VARIABLE: str(ready)} if self.says_ready else extra,
+            keep_descriptors=(ready,) if self.says_ready else (),
+            guards_itself=self.guards_itself,
         )
 
     async def wait_loaded(self, handle: EngineHandle, deadline_s: float) -> None:
@@ -100,22 +127,50 @@ class ProcessEngine(ABC):
             raise StartFailure(describe(handle, reason, code="engine_load_timeout"), remedy="raise activation_limit")
         loaded.result()
 
-    async def probe(self, handle: EngineHandle, deadline_s: float) -> ProbeResult:
-        """Generate one token with a fixed prompt, greedily. Health alone proves nothing: engines lie (field case B10)."""
+    async def probe(
+        self, handle: EngineHandle, deadline_s: float, *, prompt: str = DEFAULT_PROMPT, tokens: int = 1, margins: bool = False
+    ) -> ProbeResult:
+        """Generate greedily. Health alone proves nothing: engines lie (field case B10)."""
         began = time.perf_counter()
-        payload = {
-            "model": handle.spec.served_name, "prompt": _PROBE_PROMPT, "max_tokens": 1, "temperature": 0,
-            "cache_prompt": True,
-        }  # fmt: skip
+        payload = self.probe_payload(handle, prompt, tokens, margins=margins)
         try:
             async with asyncio.timeout(deadline_s):
                 answer = await self._completion(handle, payload)
         except TimeoutError as error:
             raise ProbeFailed(f"engine generated no token within {deadline_s:g} s", remedy="see its log") from error
         except (OSError, ValueError) as error:
-            raise ProbeFailed(f"engine did not answer the one-token probe: {error}", remedy="see its log") from error
-        text = _generated(answer, handle.spec.served_name)
-        return ProbeResult(ms=(time.perf_counter() - began) * 1000, text=text)
+            raise ProbeFailed(f"engine did not answer the probe: {error}", remedy="see its log") from error
+        pieces, found = generated(answer, handle.spec.served_name)
+        ms = (time.perf_counter() - began) * 1000
+        return ProbeResult(ms=ms, prompt=prompt, pieces=pieces, margins=found)
+
+    def probe_payload(self, handle: EngineHandle, prompt: str, tokens: int, *, margins: bool) -> dict[str, object]:
+        """Return the body of the probe's completion request; an engine with words of its own adds or renames some."""
+        payload: dict[str, object] = {
+            "model": handle.spec.served_name, "prompt": prompt, "max_tokens": tokens, "temperature": 0,
+        }  # fmt: skip
+        # The alternatives of each token cost a little: asked for only when a canary is chosen or compared piece by piece.
+        return {**payload, "logprobs": 2} if margins or tokens > 1 else payload
+
+    async def load(self, handle: EngineHandle, deadline_s: float) -> EngineLoad:
+        """Nothing is known of its work; engines with metrics say more."""
+        del handle, deadline_s
+        return EngineLoad()
+
+    async def metrics(self, handle: EngineHandle, deadline_s: float) -> dict[str, float]:
+        """Return the engine's own Prometheus figures, the series of one name added up. Raises EngineError."""
+        try:
+            async with asyncio.timeout(deadline_s):
+                answer = await request(handle.address, "GET", "/metrics")
+        except (OSError, ValueError) as error:  # TimeoutError is an OSError
+            raise EngineError(f"engine did not tell its metrics within {deadline_s:g} s: {error!r}") from error
+        if answer.status != HTTPStatus.OK:
+            raise EngineError(f"engine answered /metrics with {answer.status}")
+        figures: dict[str, float] = {}
+        for family in text_string_to_metric_families(answer.body.decode(errors="replace")):
+            for sample in family.samples:
+                figures[sample.name] = figures.get(sample.name, 0.0) + sample.value
+        return figures
 
     async def resume(self, handle: EngineHandle) -> None:
         """Continue the whole group."""
@@ -127,7 +182,7 @@ class ProcessEngine(ABC):
         """End the group and remove its folder and record; the log stays."""
         status = await handle.process.stop(grace_s)
         handle.ready.cancel()
-        await asyncio.to_thread(shutil.rmtree, handle.socket.parent, ignore_errors=True)
+        await asyncio.to_thread(shutil.rmtree, handle.folder, ignore_errors=True)
         self._ledger.forget(handle.process.mark)
         return status
 
@@ -135,7 +190,7 @@ class ProcessEngine(ABC):
         """Ask until the engine no longer says that it is not ready: healthy is not loaded (field case B10)."""
         wait = _HEALTH_FIRST_WAIT_S
         while (
-            answer := await request(handle.socket, "POST", "/v1/completions", payload)
+            answer := await request(handle.address, "POST", "/v1/completions", payload)
         ).status == HTTPStatus.SERVICE_UNAVAILABLE:
             await asyncio.sleep(wait)
             wait = min(wait * 1.5, _HEALTH_LONGEST_WAIT_S)
@@ -145,7 +200,7 @@ class ProcessEngine(ABC):
         if self.says_ready:
             await asyncio.shield(handle.ready)
         wait = _HEALTH_FIRST_WAIT_S
-        while not await _healthy(handle.socket):
+        while not await _healthy(handle.address):
             await asyncio.sleep(wait)
             wait = min(wait * 1.5, _HEALTH_LONGEST_WAIT_S)
 
@@ -216,25 +271,9 @@ def _watch_ready_line(read_end: int) -> asyncio.Future[None]:
     return ready
 
 
-async def _healthy(socket: Path) -> bool:
+async def _healthy(address: Address) -> bool:
     try:
         async with asyncio.timeout(_HEALTH_LIMIT_S):
-            return (await request(socket, "GET", "/health")).status == 200
+            return (await request(address, "GET", "/health")).status == 200
     except (OSError, ValueError):  # TimeoutError is an OSError
         return False
-
-
-def _generated(answer: Answer, served_name: str) -> str:
-    """Return the text of a completion of one token, which may be empty where the token is no text."""
-    content = answer.json()
-    if answer.status != 200 or not isinstance(content, dict):
-        raise ProbeFailed(
-            f"engine answered the one-token probe with {answer.status}: {answer.body[:200].decode(errors='replace')}",
-            remedy="see its log",
-        )
-    usage, choices = content.get("usage") or {}, content.get("choices") or []
-    if usage.get("completion_tokens", 0) < 1 or not choices:
-        raise ProbeFailed("engine answered the one-token probe without a token", remedy="see its log")
-    if content.get("model") != served_name:
-        raise ProbeFailed(f"engine serves model {content.get('model')!r}, expected {served_name!r}")
-    return str(choices[0].get("text", ""))

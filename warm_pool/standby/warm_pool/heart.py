@@ -1,0 +1,125 @@
+"""The node's heart beat: what the node is and holds, said every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from types import MappingProxyType
+from typing import Final
+
+from standby.bus.connection import Bus
+from standby.domain.instance import InstanceState
+from standby.domain.model import EngineKind
+from standby.domain.node import Device, DeviceKind, Node
+from standby.domain.prices import Footprint
+from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
+from standby.runtime.engines.registry import EngineRegistry
+from standby.runtime.engines.tensorrt_llm_options import TensorRtLlmOptions
+from standby.runtime.engines.vllm_options import VllmOptions
+from standby.telemetry import metrics
+from standby.warm_pool.agent import Agent
+from standby.warm_pool.announcer import Announcer
+from standby.warm_pool.cache import ArtifactCache
+from standby.warm_pool.memory import MemoryDesk
+from standby.warm_pool.price_key import digest_of
+from standby.warm_pool.settings import NodeSettings
+
+_OPTION_NAMES: Final = MappingProxyType(
+    {
+        EngineKind.LLAMA_CPP: tuple(LlamaCppOptions.model_fields),
+        EngineKind.VLLM: tuple(VllmOptions.model_fields),
+        EngineKind.TENSORRT_LLM: tuple(TensorRtLlmOptions.model_fields),
+    }
+)
+
+
+@dataclass
+class Heart:
+    """Says every few seconds what the node is, and what its instances hold."""
+
+    settings: NodeSettings
+    agent: Agent
+    announcer: Announcer
+    cache: ArtifactCache
+    memory: MemoryDesk
+    registry: EngineRegistry
+    beats: int = 0
+
+    def __post_init__(self) -> None:
+        self.boot_id = secrets.token_hex(8)
+        self.started_at = time.time()
+
+    async def run(self, bus: Bus) -> None:
+        """Beat until cancelled."""
+        while True:
+            await asyncio.sleep(self.settings.heartbeat_s)
+            await self.agent.effects.engines.berths.devices.refresh()
+            self.beat()
+            metrics.BUS_DISCONNECTED.set(bus.disconnected_for())
+
+    def beat(self) -> None:
+        """Announce."""
+        self.beats += 1
+        devices = self.agent.effects.engines.berths.devices.list()
+        gpus = {device.id: device for device in devices if device.kind is not DeviceKind.CPU}
+        self.memory.set_devices(
+            {name: device.memory_total for name, device in gpus.items()},
+            {name: device.cordoned for name, device in gpus.items() if device.cordoned},
+        )
+        for managed in list(self.agent.instances.values()):
+            self.agent.say(managed)
+        record = self._record(devices)
+        self.announcer.node(record)
+        self._measure(record)
+
+    def _record(self, devices: tuple[Device, ...]) -> Node:
+        engines, kinds = self.agent.effects.engines, self.registry.available()
+        ledger = self.memory.ledger
+        return Node(
+            name=self.settings.node_name,
+            boot_id=self.boot_id,
+            door=self.agent.door,
+            engines=kinds,
+            engine_options={kind: names for kind, names in _OPTION_NAMES.items() if kind in kinds},
+            engine_devices={kind: self.registry.adapter(kind).capabilities.device for kind in kinds},
+            memory=self.memory.snapshot(),
+            cache_bytes=self.cache.used_bytes,
+            cache_capacity=self.cache.capacity_bytes,
+            artifacts=self.cache.contents(),
+            costs=self.agent.keeper.book.table,
+            footprints=_largest(self.memory, lambda size: max(size.awake or 0, size.peak or 0)),
+            device_footprints=_largest(self.memory, lambda size: size.device_awake or 0),
+            devices=tuple(
+                device.model_copy(update={"memory_reserved": ledger.reserved_of(device.id)})
+                if device.id in ledger.devices
+                else device
+                for device in devices
+            ),
+            zygotes=engines.zygotes.records(),
+            isolation=engines.berths.isolation.describe(self.settings.device_sharing),
+            heartbeat=self.beats,
+            started_at=self.started_at,
+            version=version("standby"),
+        )
+
+    def _measure(self, record: Node) -> None:
+        name = self.settings.node_name
+        states = [managed.life.state for managed in self.agent.instances.values()]
+        for state in InstanceState:
+            metrics.INSTANCES.labels(name, state.value).set(states.count(state))
+        metrics.RESIDENT_BYTES.labels(name).set(record.memory.resident)
+        metrics.RESERVED_BYTES.labels(name).set(record.memory.reserved)
+        metrics.CACHE_BYTES.labels(name).set(record.cache_bytes)
+
+
+def _largest(memory: MemoryDesk, of: Callable[[Footprint], int]) -> dict[str, int]:
+    """Return by model digest the most that was measured of it, whatever its options."""
+    found: dict[str, int] = {}
+    for name in memory.sizes.keys():  # noqa: SIM118 - it is no mapping
+        digest = digest_of(name)
+        found[digest] = max(found.get(digest, 0), of(memory.sizes.footprint(name)))
+    return {digest: amount for digest, amount in found.items() if amount}
