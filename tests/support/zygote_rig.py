@@ -43,6 +43,11 @@ class Rig:
     ledger: ProcessLedger
     folder: Path
     engines: list[EngineProcess] = field(default_factory=list)
+    zombies_before: frozenset[int] = field(default_factory=lambda: frozenset(zombies()))
+
+    def zombies(self) -> list[int]:
+        """Children that ended and were not waited for since this rig was made."""
+        return [pid for pid in zombies() if pid not in self.zombies_before]
 
     async def fork(self, number: int = 0, *, wait: bool = True, mark: str = "", **spec: Any) -> EngineProcess:
         """Fork an engine and, with ``wait``, return once it has written its report."""

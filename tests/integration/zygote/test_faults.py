@@ -22,7 +22,7 @@ from standby.runtime.procfs import processes
 from standby.runtime.zygote.host import Zygote
 from support import zygote_parent
 from support.waiting import until
-from support.zygote_rig import START_LIMIT_S, TESTS, Rig, alive, descriptors, hatched, plan, zombies
+from support.zygote_rig import START_LIMIT_S, TESTS, Rig, alive, descriptors, hatched, plan
 
 
 def stopped_child_of(pid: int) -> int | None:
@@ -102,7 +102,7 @@ async def test_a_fork_that_dies_at_birth_is_said_so(folder: Path, ledger: Proces
     """1: the process between zygote and engine, 2: the engine before it is on its own."""
     async with hatched(folder, ledger, fork="die", fork_at=place) as rig:
         await refused(rig, "ended with 7" if place == 1 else "ended before it was on its own")
-        assert zombies() == []
+        assert rig.zombies() == []
         assert not rig.zygote.usable
 
 
@@ -137,7 +137,7 @@ async def test_an_engine_that_is_killed_during_its_birth(folder: Path, ledger: P
         os.kill(child, number)
         os.kill(child, signal.SIGCONT)
         await forking
-        assert zombies() == []
+        assert rig.zombies() == []
 
 
 async def test_a_fork_that_is_cancelled_leaves_no_engine(folder: Path, ledger: ProcessLedger) -> None:
@@ -148,7 +148,7 @@ async def test_a_fork_that_is_cancelled_leaves_no_engine(folder: Path, ledger: P
         await end([forking])  # cancels it again and again
         assert forking.cancelled()
         assert members(f"{1:032x}") == ()
-        assert zombies() == []
+        assert rig.zombies() == []
         assert rig.zygote.usable  # the caller changed its mind: nothing is known against the zygote
 
 
@@ -166,7 +166,7 @@ async def test_a_zygote_killed_over_a_birth_leaves_no_engine_and_no_zombie(folde
         assert rig.report(1)["parent"] == os.getpid()
         assert rig.zygote.failure == "zygote ended: killed by signal 9 (SIGKILL)"
         await process.stop(0)
-        await until(lambda: not zombies() or zombies() == [rig.zygote.pid])
+        await until(lambda: not rig.zombies() or rig.zombies() == [rig.zygote.pid])
 
 
 async def test_a_killed_zygote_takes_no_engine_with_it(folder: Path, ledger: ProcessLedger) -> None:

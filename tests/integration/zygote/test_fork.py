@@ -15,7 +15,7 @@ from standby.runtime.process_group import members
 from standby.runtime.process_ledger import ProcessLedger
 from standby.runtime.zygote.mark import shown_mark
 from support.waiting import until
-from support.zygote_rig import alive, descriptors, hatched, zombies
+from support.zygote_rig import alive, descriptors, hatched
 
 
 async def test_a_fork_is_a_child_of_the_agent_in_a_session_of_its_own(folder: Path, ledger: ProcessLedger) -> None:
@@ -136,7 +136,7 @@ async def test_helpers_of_a_fork_are_found_by_its_mark_and_gone_with_it(folder: 
         assert {stat.pid for stat in members(process.mark)} == {process.pid, *helpers}
         await process.stop(1)
         assert not any(alive(pid) for pid in helpers)
-        assert zombies() == []
+        assert rig.zombies() == []
         assert bystander.status is None
         assert rig.zygote.usable
 
@@ -149,7 +149,7 @@ async def test_many_forks_leave_no_zombie_and_no_descriptor(folder: Path, ledger
         for number in range(1, 21):
             await (await rig.fork(number)).stop(0)
         assert (descriptors(os.getpid()), descriptors(rig.zygote.pid)) == before
-        assert zombies() == []
+        assert rig.zombies() == []
         assert len({rig.report(number)["drawn"] for number in range(21)}) == 21
         assert rig.zygote.forks == 21
 

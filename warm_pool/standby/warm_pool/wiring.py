@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 import prometheus_client
@@ -147,6 +148,7 @@ async def parts_of(
     agent.meter = Meter(memory, told=functools.partial(_measured, agent), device_bytes=_device_bytes(devices))
     health = HealthWatch(engines=lambda: ready_engines(agent.instances), load=door.load, sick=agent.sick)
     sockets = run_dir(settings.state_dir)
+    await asyncio.to_thread(_empty, sockets)
     engines = EngineWork(
         post=agent.post,
         cache=cache,
@@ -274,6 +276,15 @@ def _device_bytes(devices: Devices) -> DeviceBytes:
         return known or None
 
     return held
+
+
+def _empty(folder: Path) -> None:
+    """Remove what engines of an agent that was killed have left; they themselves have been reaped."""
+    for left in folder.iterdir():
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 def _measured(agent: Agent, managed: Managed) -> None:

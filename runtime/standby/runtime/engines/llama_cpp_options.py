@@ -22,7 +22,7 @@ class LlamaCppOptions(Value):
     micro_batch: int = Field(default=512, ge=1, le=65_536, description="tokens of prompt computed at once")
     kv_type: CacheType = Field(default="f16", description="number type of the key-value cache")
     prompt_cache_mib: int = Field(default=64, ge=0, le=1_048_576, description="memory for prompts of earlier requests; 0: none")
-    flash_attention: Literal["auto", "on", "off"] = "auto"
+    flash_attention: Literal["auto", "on", "off"] = Field(default="auto", description="fused attention, where it is faster")
     repack: bool = Field(
         default=False,
         description="copy the weights into a faster layout; such a copy is not given back while asleep",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
@@ -39,6 +40,10 @@ from standby.wire.pool import Address
 _SOCKET_NAME: Final = "engine.sock"
 _SOCKET_PATH_LIMIT: Final = 107  # sockaddr_un holds 108 bytes with the closing zero, see unix(7)
 _LOGS_KEPT: Final = 100
+_SCRATCH_DIGITS: Final = 8
+# What an engine leaves in a shared temporary folder is never removed: vLLM leaves its sockets at every end. The second
+# one is vLLM's own word for the folder of its sockets.
+_TEMPORARY: Final = ("TMPDIR", "VLLM_RPC_BASE_PATH")
 _HEALTH_FIRST_WAIT_S: Final = 0.01
 _HEALTH_LONGEST_WAIT_S: Final = 0.25
 _HEALTH_LIMIT_S: Final = 5.0
@@ -72,10 +77,11 @@ class ProcessEngine(ABC):
         record = self._ledger.intend(spec.instance, spec.epoch)
         read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            extra = dict(spec.environment)
+            extra = {**spec.environment, **dict.fromkeys(_TEMPORARY, str(_scratch(spec)))}
             process = await self.bring_up(spec, arguments, log=log, mark=record.mark, extra=extra, ready=write_end)
         except BaseException:
             os.close(read_end)
+            _remove_folders(folder, spec)
             self._ledger.forget(record.mark)
             raise
         finally:
@@ -182,7 +188,7 @@ class ProcessEngine(ABC):
         """End the group and remove its folder and record; the log stays."""
         status = await handle.process.stop(grace_s)
         handle.ready.cancel()
-        await asyncio.to_thread(shutil.rmtree, handle.folder, ignore_errors=True)
+        await asyncio.to_thread(_remove_folders, handle.folder, handle.spec)
         self._ledger.forget(handle.process.mark)
         return status
 
@@ -220,6 +226,9 @@ def _prepare(spec: EngineSpec) -> tuple[Path, Path]:
     shutil.rmtree(folder, ignore_errors=True)
     spec.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(mode=0o700)
+    scratch = _scratch(spec)
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir(mode=0o700)
     logs = spec.log_dir or spec.run_dir / "logs"
     logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     _drop_old_logs(logs)
@@ -227,6 +236,17 @@ def _prepare(spec: EngineSpec) -> tuple[Path, Path]:
     if log.exists():
         log.replace(logs / f"{spec.instance}.previous.log")
     return folder, log
+
+
+def _scratch(spec: EngineSpec) -> Path:
+    """Return the engine's own temporary folder. Its name is short: engines make sockets there, named by long numbers."""
+    name = hashlib.sha256(f"{spec.instance}-{spec.epoch}".encode()).hexdigest()[:_SCRATCH_DIGITS]
+    return spec.run_dir / name
+
+
+def _remove_folders(folder: Path, spec: EngineSpec) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(_scratch(spec), ignore_errors=True)
 
 
 def _drop_old_logs(folder: Path) -> None:

@@ -212,7 +212,7 @@ class Vllm(ProcessEngine):
             resident_before=before,
             resident_after=after,
             depth="stopped",
-            kept=f"{after} bytes: on a processor vLLM's weights are its own memory, which cannot be given back",
+            kept=f"{after} bytes: on a processor weights and interpreter are its own memory, which cannot be given back",
             ms=elapsed,
         )
 

@@ -7,7 +7,6 @@ is not there.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import importlib
 import json
@@ -20,6 +19,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from standby.host.guard import arm
+from standby.runtime import paging
 
 _ENTRY: Final = ("vllm.entrypoints.launchers.api_server.entry",)
 _LAUNCHER: Final = ("vllm.entrypoints.launchers.launcher", *_ENTRY)
@@ -35,8 +35,11 @@ _THREADS_VARIABLE: Final = "OMP_NUM_THREADS"
 def first_of(names: Sequence[str]) -> ModuleType:
     """Import the first of ``names`` that this version has. Raises ImportError that lists them all."""
     for name in names:
-        with contextlib.suppress(ModuleNotFoundError):
+        try:
             return importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name is None or not name.startswith(error.name):
+                raise  # the module is there, and something that it imports is not
     raise ImportError(f"this vLLM has none of {', '.join(names)}")
 
 
@@ -88,16 +91,19 @@ def fork_workers() -> None:
     """Let EngineCore and Worker be forked: spawned, each would import everything again.
 
     vLLM's CPU platform overwrites the choice in the environment while the configuration is checked, so the function that
-    reads it is replaced where it is used. Not where an accelerator is in use already: its state does not survive a fork.
+    reads it is replaced where it is used. A process that has touched a GPU spawns: its state there does not survive a fork.
     """
-    if accelerator_initialised():
+    original = getattr(importlib.import_module("vllm.utils.system_utils"), "get_mp_context", None)
+    if original is None:
         return
-    system = importlib.import_module("vllm.utils.system_utils")
-    original = getattr(system, "get_mp_context", None)
+
+    def get_mp_context() -> Any:
+        return original() if accelerator_initialised() else multiprocessing.get_context("fork")
+
     for name in ("vllm.v1.engine.utils", "vllm.v1.executor.multiproc_executor", "vllm.v1.engine.coordinator"):
         module = importlib.import_module(name)
-        if original is not None and getattr(module, "get_mp_context", None) is original:
-            vars(module)["get_mp_context"] = lambda: multiprocessing.get_context("fork")
+        if getattr(module, "get_mp_context", None) is original:
+            vars(module)["get_mp_context"] = get_mp_context
 
 
 def accelerator_initialised() -> bool:
@@ -107,7 +113,12 @@ def accelerator_initialised() -> bool:
 
 
 def guard_engine_core() -> None:
-    """Tie EngineCore to the API process, which vLLM does not do: killed, that would leave an orphan with all the memory."""
+    """Tie EngineCore to the API process, which vLLM does not do: killed, that would leave an orphan with all the memory.
+
+    Not where EngineCore will be spawned: what a spawned process is to do must be found by name. There the group's end ends it.
+    """
+    if accelerator_initialised():
+        return
     process = importlib.import_module("vllm.v1.engine.core").EngineCoreProc
     original = process.run_engine_core
     parent = os.getpid()
@@ -116,6 +127,7 @@ def guard_engine_core() -> None:
         arm(parent)
         set_threads()
         defer_grammar_tokenizer()
+        trim_after_start()
         original(*positional, **named)
 
     process.run_engine_core = staticmethod(run_engine_core)
@@ -176,6 +188,20 @@ def inspect_models_here() -> None:
         return info.from_model_cls(self.load_model_cls()) if self.module_name in sys.modules else original(self)
 
     lazy.inspect_model_cls = inspect_model_cls
+
+
+def trim_after_start() -> None:
+    """Give back what reading and packing the weights has freed, once EngineCore has built everything (90 MB of 700)."""
+    module = importlib.import_module("vllm.v1.engine.core")
+    settle = getattr(module, "freeze_gc_heap", None)
+    if settle is None:
+        return
+
+    def freeze_gc_heap() -> None:
+        settle()
+        paging.trim_heap()
+
+    vars(module)["freeze_gc_heap"] = freeze_gc_heap
 
 
 class _Deferred:

@@ -65,7 +65,7 @@ class VllmOptions(Value):
     speculative_tokens: int = Field(default=4, ge=1, le=64, description="tokens guessed at once")
     ngram_max: int = Field(default=4, ge=1, le=32, description="longest run of tokens that is looked up")
     quantization: Quantization = Field(default="none", description="none: as the model's configuration says")
-    seed: int = Field(default=0, ge=0, le=2**31 - 1)
+    seed: int = Field(default=0, ge=0, le=2**31 - 1, description="of sampling, for requests that bring none")
     threads: int = Field(default=0, ge=0, le=1024, description="of a processor engine; 0: all but one of its processors")
     devices: int = Field(default=1, ge=1, le=64, description="GPUs over which each layer is spread")
 
