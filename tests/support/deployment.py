@@ -94,11 +94,21 @@ class Deployment:
     # ---- endpoints ---------------------------------------------------------------------------------------------
 
     async def endpoint(
-        self, name: str, *, knobs: Mapping[str, Option] | None = None, served_name: str | None = None, **policy: object
+        self,
+        name: str,
+        *,
+        knobs: Mapping[str, Option] | None = None,
+        model: str | None = None,
+        served_name: str | None = None,
+        memory_mb: int | None = None,
+        **policy: object,
     ) -> str:
-        """Create an endpoint at zero with the fake engine; ``knobs`` are the engine's, ``policy`` the scale policy's."""
-        model = await self._model({} if knobs is None else knobs)
-        body: Json = {"name": name, "model": model, "policy": policy}
+        """Create an endpoint at zero with the fake engine; ``knobs`` are the engine's, ``policy`` the scale policy's.
+
+        ``model`` names one that is registered already, of whatever engine; ``memory_mb`` reserves so much for an instance.
+        """
+        model = model or await self._model({} if knobs is None else knobs)
+        body: Json = {"name": name, "model": model, "policy": policy, "memory_mb": memory_mb}
         if served_name is not None:
             body["served_name"] = served_name
         await self.api("POST", "/endpoints", body)
@@ -342,11 +352,11 @@ def gateway_name(number: int) -> str:
 
 
 def processes_marked(root: Path) -> list[psutil.Process]:
-    """Live processes whose ``TMPDIR`` is ``root``: every process of a deployment inherits it."""
+    """Live processes whose ``TMPDIR`` is ``root`` or lies below it: every process of a deployment has one that does."""
     found: list[psutil.Process] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            ours = process.pid != os.getpid() and process.environ().get("TMPDIR") == str(root)
+            ours = process.pid != os.getpid() and Path(process.environ().get("TMPDIR", "/")).is_relative_to(root)
             if ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found

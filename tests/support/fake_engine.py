@@ -10,6 +10,7 @@ fail_start           exit code of a start that fails (negative: that signal), af
 first_completion_500 the first completion is answered with 500
 completions_500      every completion is answered with 500
 stall                completions get headers (streamed) or nothing, and never a token
+stall_after_s        the same from then on; about health it goes on to say 200
 die_after_tokens     the process kills itself after so many tokens of a request
 ignore_term          SIGTERM does nothing
 spawn_child          starts a helper process in the same group, which outlives a killed engine
@@ -21,10 +22,12 @@ unavailable_after_s  from then on everything is answered with 503, for ever
 close_socket_after_s from then on nobody accepts connections
 helper_dies_after_s  starts a helper process which kills itself after that
 near_tie             every so many tokens the second best is near
+runaway_mib          starts a process in a session of its own, which holds so much memory and outlives everybody
+wakes_wrong          says something else after it was stopped and continued
 ===================  ====================================================================================
 
-A single completion whose body has ``fail_with`` is answered with that status. One that asks for ``logprobs`` gets each
-token with a second best one: 3 nats behind it, every ``near_tie``-th token 0.05.
+A single completion whose body has ``fail_with`` is answered with that status, one with ``poison`` kills the process. One
+that asks for ``logprobs`` gets each token with a second best one: 3 nats behind it, every ``near_tie``-th token 0.05.
 
 ``GET /metrics`` are Prometheus figures: ``fake:requests_running``, ``fake:requests_waiting``, ``fake:tokens_total``.
 
@@ -48,6 +51,7 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_TEXT = "The capital of France is Paris."
+DAMAGED_TEXT = "!!!! !!!! !!!! !!!! !!!! !!!!"
 
 
 class Aborted(Exception):
@@ -64,6 +68,7 @@ class FakeEngine:
         self.knobs: dict[str, Any] = spec.get("options", {})
         self.began = time.monotonic()
         self.ballast = bytearray(b"\1") * (int(self.knobs.get("allocate_mib", 0)) * 2**20)
+        self.damaged = False
         self.stats = {"active": 0, "served": 0, "aborts": 0, "peak": 0, "completions": 0, "tokens": 0}
 
     @property
@@ -72,6 +77,8 @@ class FakeEngine:
 
     async def run(self) -> None:
         """Serve until killed."""
+        if self.knobs.get("wakes_wrong"):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGCONT, setattr, self, "damaged", True)
         await asyncio.sleep(float(self.knobs.get("start_delay_s", 0)))
         server = await asyncio.start_unix_server(self.connection, str(self.socket), backlog=1024)
         if "close_socket_after_s" in self.knobs:
@@ -129,6 +136,8 @@ class FakeEngine:
             reply(writer, *refusal)
             return
         asked = json.loads(body)
+        if asked.get("poison"):
+            os.kill(os.getpid(), signal.SIGKILL)
         self.stats["active"] += 1
         self.stats["peak"] = max(self.stats["peak"], self.stats["active"])
         gone = asyncio.ensure_future(reader.read(1))
@@ -157,7 +166,7 @@ class FakeEngine:
         return (int(asked["fail_with"]), error_body("the fake engine was asked to fail")) if "fail_with" in asked else None
 
     async def tokens(self, asked: dict[str, Any], gone: asyncio.Future[bytes]) -> AsyncIterator[str]:
-        words = str(self.knobs.get("text", DEFAULT_TEXT)).split(" ")
+        words = DAMAGED_TEXT.split(" ") if self.damaged else str(self.knobs.get("text", DEFAULT_TEXT)).split(" ")
         end = 10**9 if asked.get("ignore_eos") else int(self.knobs.get("tokens", len(words)))
         limit = min(end, int(asked.get("max_tokens") or 10**9))
         for number in range(limit):
@@ -168,7 +177,8 @@ class FakeEngine:
             yield ("" if number == 0 else " ") + words[number % len(words)]
 
     async def pause(self, gone: asyncio.Future[bytes]) -> None:
-        delay = None if self.knobs.get("stall") else float(self.knobs.get("token_delay_ms", 0)) / 1000
+        stalled = self.knobs.get("stall") or time.monotonic() - self.began >= float(self.knobs.get("stall_after_s", "inf"))
+        delay = None if stalled else float(self.knobs.get("token_delay_ms", 0)) / 1000
         await asyncio.wait([gone], timeout=delay)
         if gone.done():
             raise Aborted
@@ -245,6 +255,9 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if knobs.get("spawn_child"):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    if "runaway_mib" in knobs:
+        runaway = "import sys, time; held = bytearray(b'1') * (int(sys.argv[1]) * 2**20); time.sleep(600)"
+        subprocess.Popen([sys.executable, "-c", runaway, str(knobs["runaway_mib"])], start_new_session=True)
     if "helper_dies_after_s" in knobs:
         helper = "import os, sys, time; time.sleep(float(sys.argv[1])); os.kill(os.getpid(), 9)"
         subprocess.Popen([sys.executable, "-c", helper, str(knobs["helper_dies_after_s"])])

@@ -1,5 +1,6 @@
 """The reference tables under ``docs/``, made from the code: ``python tests/support/reference.py`` writes them again.
 
+Two pages are made whole; in ``docs/engines.md`` only the tables of options are, between comments that name the engine.
 The variables that no Settings class reads and the notes on who exposes a metric stand here, next to the check.
 """
 
@@ -9,16 +10,22 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args, get_origin
 
+import annotated_types
 from prometheus_client.metrics import MetricWrapperBase
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from standby.bus.settings import BusSettings
 from standby.controller.settings import ControllerSettings
+from standby.domain.model import EngineKind
 from standby.domain.settings import Settings
 from standby.gateway.settings import GatewaySettings
+from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
 from standby.runtime.engines.registry import RuntimeSettings
+from standby.runtime.engines.tensorrt_llm_options import TensorRtLlmOptions
+from standby.runtime.engines.vllm_options import VllmOptions
 from standby.telemetry import metrics
 from standby.warm_pool.settings import NodeSettings
 
@@ -32,6 +39,14 @@ READERS: Final[Mapping[type[Settings], tuple[str, ...]]] = MappingProxyType(
         NodeSettings: ("node",),
         RuntimeSettings: ("node",),
         BusSettings: ("gateway", "controller", "node"),
+    }
+)
+
+ENGINE_OPTIONS: Final[Mapping[EngineKind, type[BaseModel]]] = MappingProxyType(
+    {
+        EngineKind.LLAMA_CPP: LlamaCppOptions,
+        EngineKind.VLLM: VllmOptions,
+        EngineKind.TENSORRT_LLM: TensorRtLlmOptions,
     }
 )
 
@@ -88,6 +103,25 @@ def metrics_page() -> str:
     )
 
 
+def engines_page(text: str) -> str:
+    """Return ``docs/engines.md``: ``text`` with its tables of options made anew. Raises ValueError where one has no place."""
+    for kind, options in ENGINE_OPTIONS.items():
+        begin, end = f"<!-- options of {kind}: written by `make reference` -->\n", f"<!-- end of the options of {kind} -->"
+        before, found, rest = text.partition(begin)
+        _, ended, after = rest.partition(end)
+        if not found or not ended:
+            raise ValueError(f"there is no place for the options of {kind}: {begin.strip()} … {end}")
+        text = f"{before}{begin}\n{options_table(options)}\n\n{end}{after}"
+    return text
+
+
+def options_table(options: type[BaseModel]) -> str:
+    """Return the table of one engine's options."""
+    described = options.model_fields.items()
+    rows = ((f"`{name}`", _default(info), _allowed(info), info.description or "") for name, info in described)
+    return _table(("option", "default", "allowed", "meaning"), rows)
+
+
 def settings_classes() -> set[str]:
     """Return the names of all Settings classes in the product's source."""
     return {name for text in _sources() for name in re.findall(r"^class (\w+)\(Settings\)", text, re.MULTILINE)}
@@ -136,6 +170,18 @@ def _default(info: FieldInfo) -> str:
     return f"`{str(value).lower() if isinstance(value, bool) else value}`"
 
 
+def _allowed(info: FieldInfo) -> str:
+    kind = info.annotation
+    chosen = [part for part in (kind, *get_args(kind)) if get_origin(part) is Literal]
+    if chosen:
+        return ", ".join(f"`{value}`" for value in get_args(chosen[0]))
+    if bool in (kind, *get_args(kind)):
+        return "`true`, `false`"
+    low = next((part.ge for part in info.metadata if isinstance(part, annotated_types.Ge)), None)
+    high = next((part.le for part in info.metadata if isinstance(part, annotated_types.Le)), None)
+    return "text" if low is None and high is None else f"{low} to {high}"
+
+
 def _exposed() -> Iterable[tuple[MetricWrapperBase, str]]:
     texts = {name: "\n".join(_sources(part)) for name, part in (("gateway", "platform"), ("node", "warm_pool"))}
     names = {id(value): name for name, value in vars(metrics).items()}
@@ -165,7 +211,9 @@ def _page(title: str, *parts: str) -> str:
 
 
 def main() -> None:
-    """Write both pages."""
+    """Write the pages."""
+    engines = ROOT / "docs" / "engines.md"
+    engines.write_text(engines_page(engines.read_text()))
     (ROOT / "docs" / "settings.md").write_text(settings_page())
     (ROOT / "docs" / "metrics.md").write_text(metrics_page())
 

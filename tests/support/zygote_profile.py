@@ -22,6 +22,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -38,7 +39,8 @@ _asked = {"unfit": 0, "forks": 0}
 def preload() -> None:
     """Do what STAND_IN_PRELOAD says."""
     how = os.environ.get("STAND_IN_PRELOAD", "")
-    print(f"preloading with {os.environ['STAND_IN_ENVIRONMENT']!r}", flush=True)
+    print(f"preloading with {os.environ['STAND_IN_ENVIRONMENT']!r}")
+    tempfile.gettempdir()  # Python remembers it for the life of a process, and what it forks
     if how == "thread":
         threading.Thread(target=threading.Event().wait, daemon=True).start()
     elif how == "fail":
@@ -99,6 +101,7 @@ def _sight() -> dict[str, Any]:
         "environment": dict(os.environ),
         "cores": sorted(os.sched_getaffinity(0)),
         "drawn": random.random(),
+        "temporary": tempfile.gettempdir(),
         "blocked": sorted(int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "term": str(signal.getsignal(signal.SIGTERM)),
     }

@@ -58,7 +58,7 @@ def test_top_level_is_the_fixed_one() -> None:
     assert folders <= TOP_LEVEL
 
 
-@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md", "docs/engines.md"])
 def test_files_named_in_documents_exist(document: str) -> None:
     text = (ROOT / document).read_text()
     named = set(re.findall(r"`((?:platform|controller|runtime|warm_pool|tests|infra|docs|\.ci)/[\w./-]+)`", text))

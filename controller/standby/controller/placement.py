@@ -11,6 +11,7 @@ from standby.controller.view import ObservedNode, Placed
 from standby.domain.endpoint import Variant
 from standby.domain.instance import Rung
 from standby.domain.model import Model
+from standby.domain.serving import gpus_of
 
 # Seconds until ready where a node has not measured any: guesses, replaced by the first measurement.
 DEFAULT_COSTS_S: Final[Mapping[Rung, float]] = {
@@ -163,10 +164,12 @@ class _Ask:
         return node.needs_gpu(self.model.engine)
 
     def gpu_fits(self, node: ObservedNode) -> bool:
-        """Whether some GPU there takes it; nobody asks that of what computes on the processors."""
+        """Whether as many GPUs there as it computes on take equal shares of it; not asked of what the processors compute."""
         if not self.on_gpu(node):
             return True
-        return any(device.memory_free >= gpu_need(self.model, node) for device in node.fit_gpus)
+        count = gpus_of(self.model.engine_options)
+        share = math.ceil(gpu_need(self.model, node) / count)
+        return sum(device.memory_free >= share for device in node.fit_gpus) >= count
 
     def rung(self, node: ObservedNode, rung: Rung) -> Rung:
         """Return the rung from which a climb really begins there: bytes beside a ready zygote are as good as resting on it."""

@@ -6,12 +6,12 @@ import importlib.util
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import psutil
 import typer
@@ -27,6 +27,7 @@ _MIB: Final = 1024 * 1024
 NEEDED_MEMORY: Final = 512 * _MIB
 NEEDED_DISK: Final = 1024 * _MIB
 _GATEWAY_LIMIT_S: Final = 5.0
+GATEWAY: Final = "gateway"
 _CGROUP: Final = Path("/sys/fs/cgroup/cgroup.controllers")
 
 
@@ -51,10 +52,14 @@ class Finding:
 def doctor(ctx: typer.Context, json: JsonOption = False) -> None:
     """Check this machine: Python, nats-server, engine, memory, disk, state folder, gateway.
 
+    With an administrator's key also the engines of every node: which run there, and why the others do not.
+
     Ends with exit code 3 if something needed is missing; what only the demo or some features need is "absent".
     """
     session = options(ctx, json)
     findings = [check() for check in checks(session)]
+    if any(item.name == GATEWAY and item.verdict is Verdict.OK for item in findings):
+        findings += check_engines(session)
     if session.json:
         print_json({"findings": [_plain(item) for item in findings], "ok": all(_is_fine(item) for item in findings)})
     else:
@@ -146,7 +151,7 @@ def check_cgroup() -> Finding:
 
 def check_gateway(session: Options) -> Finding:
     """Does a gateway answer, and does it take the key? Absent is fine: nothing may have been started yet."""
-    name = "gateway"
+    name = GATEWAY
     try:
         connection = session.connection()
     except Unavailable as error:
@@ -158,6 +163,36 @@ def check_gateway(session: Options) -> Finding:
     except StandbyError as error:
         return Finding(name, Verdict.ABSENT, error.message, error.remedy)
     return Finding(name, Verdict.OK, f"{connection.url}, version {answer['version']}")
+
+
+def check_engines(session: Options) -> list[Finding]:
+    """Which engines does each node run, and what is in the way of the others? Nodes say it; only administrators may ask."""
+    try:
+        nodes = session.call("GET", "/api/v1/nodes", timeout_s=_GATEWAY_LIMIT_S)["nodes"]
+    except StandbyError as error:
+        return [Finding("engines of the nodes", Verdict.ABSENT, error.message, error.remedy or "use an administrator's key")]
+    return [finding for node in nodes for finding in engines_of(node)]
+
+
+def engines_of(node: Mapping[str, Any]) -> list[Finding]:
+    """Return the findings of one node, as the API shows it. An engine that is not there is never needed: another may serve."""
+    able = [
+        Finding(
+            _engine(node, kind),
+            Verdict.OK,
+            f"{node['engine_versions'].get(kind) or 'unknown version'}, computes on {node['engine_devices'].get(kind, 'cpu')}",
+        )
+        for kind in node["engines"]
+    ]
+    absent = [
+        Finding(_engine(node, kind), Verdict.ABSENT, absence["reason"], absence["remedy"])
+        for kind, absence in node["absent_engines"].items()
+    ]
+    return [*able, *absent]
+
+
+def _engine(node: Mapping[str, Any], kind: str) -> str:
+    return f"{kind} on {node['name']}"
 
 
 def _existing(folder: Path) -> Path:

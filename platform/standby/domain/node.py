@@ -76,6 +76,13 @@ class Zygote(Value):
     failure: str = ""
 
 
+class EngineAbsence(Value):
+    """Why an engine cannot run on a node, and how to get it."""
+
+    reason: str
+    remedy: str = ""
+
+
 class CachedArtifact(Value):
     """One artifact in a node's cache."""
 
@@ -100,6 +107,10 @@ class Node(Record):
     engine_options: Mapping[EngineKind, tuple[str, ...]] = Field(
         default_factory=dict,
         description="names of the options that a model may set, by engine; an engine that is missing says none",
+    )
+    engine_versions: Mapping[EngineKind, str] = Field(default_factory=dict, description="what is installed of each engine")
+    absent_engines: Mapping[EngineKind, EngineAbsence] = Field(
+        default_factory=dict, description="engines that cannot run here, of those that this version knows"
     )
     memory: MemoryLedger
     cache_bytes: int = 0

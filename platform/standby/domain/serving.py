@@ -40,3 +40,9 @@ def with_weights(model: Model, weights: str | None) -> Model | None:
     engine = engine_for(model, manifest)
     options = model.engine_options if engine is model.engine else {}
     return model.model_copy(update={"manifest": manifest, "engine": engine, "engine_options": options, "weights": {}})
+
+
+def gpus_of(options: Mapping[str, str | int | float | bool]) -> int:
+    """Return how many GPUs one instance computes on, where its engine computes on GPUs: ``devices``, ``tensor_parallel``."""
+    found = options.get("devices", options.get("tensor_parallel", 1))
+    return max(1, found) if isinstance(found, int) else 1

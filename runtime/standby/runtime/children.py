@@ -49,9 +49,9 @@ def bury(dead: Iterable[ProcessStat]) -> None:
                 os.waitpid(stat.pid, os.WNOHANG)
 
 
-def bury_group(group: int) -> None:
-    """Bury strays of the group or session ``group`` that ended by themselves; only while that number is surely its own."""
-    bury([stat for stat in processes() if group in (stat.group, stat.session) and _stray(stat)])
+def strays_of(group: int) -> list[ProcessStat]:
+    """Return strays of the group or session ``group``; only while that number is surely its own."""
+    return [stat for stat in processes() if group in (stat.group, stat.session) and _stray(stat)]
 
 
 class StraySweep:

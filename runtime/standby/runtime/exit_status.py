@@ -91,15 +91,10 @@ class ExitStatus:
     def remedy(self) -> str:
         """What to do about it; empty when nothing is known but the log."""
         if self.out_of_memory is not None:
-            return "give the model more memory (MemorySizeInMB), or let it have fewer slots or a shorter context"
+            return "give the model more memory (--memory-mb), or let it have fewer slots or a shorter context"
         if self.cause is None or _name(self.cause) == "unknown":
             return ""
         return _REMEDIES.get(signal.Signals(self.cause), "")
-
-
-def needs_float32_retry(status: ExitStatus) -> bool:
-    """Return whether the engine died of an instruction that this processor lacks: float32 may avoid it."""
-    return status.cause == signal.SIGILL
 
 
 def _meaning(number: int | None, *, told: bool) -> str:

@@ -9,8 +9,9 @@ from typing import Final
 
 from standby.domain.model import EngineKind
 from standby.domain.values import Value
+from standby.runtime.engines import resolved_options
 
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 """Raised when what goes into a fingerprint changes its meaning, so that no old one passes for a new one."""
 
 
@@ -35,7 +36,7 @@ def fingerprint(
 ) -> str:
     """Return the SHA-256, in hex, of all that is given; the order of ``options`` does not count, the type of a value does.
 
-    ``version`` is the adapter's, ``digest`` the manifest's.
+    ``version`` is the adapter's, ``digest`` the manifest's. Options that are left out count with their defaults.
     """
     return _hashed(
         {
@@ -44,6 +45,7 @@ def fingerprint(
             "version": version,
             "digest": digest,
             "options": dict(options),
+            "resolved": dict(resolved_options.resolved(engine, options)),
             "device": device.model_dump(),
             "slots": slots,
         }

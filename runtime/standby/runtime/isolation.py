@@ -115,7 +115,7 @@ class Isolation:
     def close(self) -> None:
         """Remove the folder of the engines if it is empty; the agent's own goes with whoever made the one above it."""
         if self._ground.engines is not None:
-            Cell(self._ground.engines, self._files, Limits()).try_remove()
+            _remove(Cell(self._ground.engines, self._files, Limits()))
 
     def _sweep(self) -> None:
         """End and remove what earlier agents of this scope left: nobody else makes cgroups there."""
@@ -126,7 +126,15 @@ class Isolation:
             if members := left.members():
                 _log.warning("ended processes %s of an earlier agent's engine %s", members, place.name)
                 left.kill()
-            left.try_remove()
+            _remove(left)
+
+
+def _remove(cell: Cell) -> None:
+    """Remove an empty cgroup if it can be; one that stays harms nobody."""
+    try:
+        cell.try_remove()
+    except OSError as error:
+        _log.warning("cgroup %s cannot be removed: %s", cell.path, error)
 
 
 def entry_environment(cell: Cell | None) -> dict[str, str]:
@@ -152,14 +160,24 @@ def _survey(scope: str, root: Path, self_cgroup: Path, files: CgroupFiles, pid: 
     possible = [name for name in _CONTROLLERS if name in offered]
     lacks = "their controllers belong to cgroup version 1 or are not delegated" if len(possible) < len(_CONTROLLERS) else ""
     enabled, why = _enable(own, possible, files, pid, scope)
+    usable: list[str] = []
     for name in enabled:
-        files.write(engines / "cgroup.subtree_control", f"+{name}")
-    return _Ground(engines, enabled, why or lacks)
+        try:
+            files.write(engines / "cgroup.subtree_control", f"+{name}")
+        except OSError as error:  # e.g. a controller that threads cannot have, in a cgroup that is threaded
+            why = why or f"{error.strerror} in {engines}"
+        else:
+            usable.append(name)
+    return _Ground(engines, tuple(usable), why or lacks)
 
 
 def _own(mount: Path, self_cgroup: Path) -> Path | None:
     """Return the cgroup below which this agent may make others: its own, or the one above if it has moved itself before."""
-    line = next((line for line in self_cgroup.read_text().splitlines() if line.startswith("0::")), None)
+    try:
+        lines = self_cgroup.read_text().splitlines()
+    except OSError:
+        return None
+    line = next((line for line in lines if line.startswith("0::")), None)
     if line is None:
         return None
     own = mount / line.removeprefix("0::").strip().lstrip("/")

@@ -122,10 +122,10 @@ class Cell:
         return int(text) if text.isdigit() else None
 
     async def remove(self, limit_s: float = 5.0) -> None:
-        """Remove the cgroup once its last process has gone. Raises EngineError at the limit."""
+        """Remove the cgroup once its last process has gone. Raises EngineError at the limit, or where it may not be removed."""
         clock = asyncio.get_running_loop().time
         deadline, pause = clock() + limit_s, _FIRST_WAIT_S
-        while not self.try_remove():
+        while not self._removed():
             if clock() > deadline:
                 raise EngineError(
                     f"cgroup {self.path} still holds processes {self.members()} {limit_s:g} s after its engine was ended",
@@ -134,8 +134,14 @@ class Cell:
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, _LONGEST_WAIT_S)
 
+    def _removed(self) -> bool:
+        try:
+            return self.try_remove()
+        except OSError as error:
+            raise EngineError(f"cgroup {self.path} cannot be removed: {error.strerror}") from error
+
     def try_remove(self) -> bool:
-        """Remove the cgroup now; False while a process is in it."""
+        """Remove the cgroup now; False while a process is in it. Raises OSError where it may not be removed."""
         for place in (*self._below(), self.path):
             try:
                 self._files.remove(place)

@@ -28,6 +28,20 @@ _ERROR: Final = re.compile(
     r"no such file|out of memory|not found|terminate called|ggml_assert|denied)\b|\w+(?:Error|Exception)\b"
 )
 _TRACEBACK: Final = "Traceback (most recent call last):"
+# Python programs write who, how bad, when and where before each line, also of a traceback: as vLLM's
+# "(EngineCore pid=12) ERROR 11-29 22:23:57 [core.py:1510] ", or "2026-11-29 22:23:57,115 - ERROR - ".
+_PREFIX: Final = re.compile(
+    r"(?:\([^()]{1,60}\)\s+)?"
+    r"(?:\[?\d{2,4}-\d\d[-\dT:.,Z ]*\]?[\s|:-]*)?"
+    r"\[?(?P<level>DEBUG|INFO|WARN(?:ING)?|ERROR|CRITICAL|FATAL)\]?(?=[\s:|-])[:|\s-]*"
+    r"(?:\d\d-\d\d \d\d:\d\d:\d\d )?(?:\[[\w./-]+:\d+\] ?)?"
+)
+_PREFIX_LIMIT: Final = 200  # of an endless line of dashes the pattern would be looked for in quadratic time
+_HARMLESS: Final = frozenset({"DEBUG", "INFO", "WARN", "WARNING"})
+_HEADLINE_LINES: Final = 2  # "EngineCore failed to start." and the like, right above the traceback that says why
+_GOES_ON: Final = re.compile(r":\s*$|validation errors? for ")
+_CHAINED: Final = re.compile(r"(?:During handling of|The above exception was)")
+_CHAIN_LINES: Final = 8  # between one exception's words and the line that says that another followed
 
 
 def mask(text: str) -> str:
@@ -40,14 +54,51 @@ def mask(text: str) -> str:
 def first_error_line(lines: list[str]) -> str:
     """Return the first line that names an error, masked; of a Python traceback its last line. Empty if none does.
 
-    A summary at the end ("see root cause above") explains nothing: the first one is nearest to the cause.
+    A summary at the end ("see root cause above") explains nothing: the first one is nearest to the cause. A line that calls
+    itself a warning or less counts only where there is no other: engines warn of much that stops nobody.
     """
-    for position, line in enumerate(lines):
-        if line.startswith(_TRACEBACK):
-            return _clean(next((later for later in lines[position + 1 :] if later and not later[0].isspace()), line))
-        if _ERROR.search(line):
-            return _clean(line)
-    return ""
+    told = [_told(line) for line in lines]
+    for position, (level, text) in enumerate(told):
+        if level in _HARMLESS:
+            continue
+        if text.startswith(_TRACEBACK):
+            return _clean(_raised(told, position))
+        if _ERROR.search(text):
+            near = range(position + 1, min(position + 1 + _HEADLINE_LINES, len(told)))
+            trace = next((place for place in near if told[place][1].startswith(_TRACEBACK)), None)
+            return _clean(_whole(told, position) if trace is None else _raised(told, trace))
+    return next((_clean(text) for _, text in told if _ERROR.search(text)), "")
+
+
+def _raised(told: list[tuple[str, str]], trace: int) -> str:
+    """Return the exception at the end of a traceback, and the one that it led to, which often names the file."""
+    end = _end_of(told, trace)
+    if end is None:
+        return _TRACEBACK
+    for position in range(end + 1, min(end + 1 + _CHAIN_LINES, len(told))):
+        if _CHAINED.match(told[position][1]):
+            later = _end_of(told, position + 2)
+            return _whole(told, end) + (f"; then {_whole(told, later)}" if later is not None else "")
+    return _whole(told, end)
+
+
+def _end_of(told: list[tuple[str, str]], trace: int) -> int | None:
+    """Return where the traceback's exception stands: the first line after it that is not indented."""
+    after = range(trace + 1, len(told))
+    return next((place for place in after if (text := told[place][1]) and not text[0].isspace()), None)
+
+
+def _whole(told: list[tuple[str, str]], position: int) -> str:
+    """Return a line's text, with the next one where it only announces it."""
+    text = told[position][1].strip()
+    announces = _GOES_ON.search(text) and position + 1 < len(told)
+    return f"{text} {told[position + 1][1].strip()}" if announces else text
+
+
+def _told(line: str) -> tuple[str, str]:
+    """Return a line's level, empty where it names none, and its text."""
+    prefix = _PREFIX.match(line[:_PREFIX_LIMIT])
+    return (prefix["level"], line[prefix.end() :]) if prefix else ("", line)
 
 
 def log_lines(log: Path) -> tuple[list[str], tuple[str, ...]]:

@@ -16,7 +16,7 @@ from standby.host.guard import guarded
 from standby.runtime.children import disown, own
 from standby.runtime.engines.child_protocol import PARENT_VARIABLE
 from standby.runtime.exit_status import ExitStatus
-from standby.runtime.process_group import MARK_VARIABLE, kill_members
+from standby.runtime.process_group import MARK_VARIABLE, bury_strays, kill_members
 from standby.runtime.procfs import process_stat
 
 # An engine sees these and nothing else: the agent's own environment holds store credentials and tokens.
@@ -90,6 +90,7 @@ class EngineProcess:
         if not self._reaped:
             await kill_members(self.mark, group=self.pid)
             await self.exited
+            await bury_strays(self.pid)
             self._reap()
         return self._ended.result()
 

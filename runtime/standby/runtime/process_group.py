@@ -14,7 +14,7 @@ import signal
 from typing import Final
 
 from standby.domain.errors import EngineError
-from standby.runtime.children import bury, bury_group
+from standby.runtime.children import bury, strays_of
 from standby.runtime.engines import child_protocol
 from standby.runtime.procfs import ProcessStat, environment_holds, process_stat, processes
 
@@ -68,9 +68,32 @@ async def kill_members(mark: str, *, group: int | None = None, limit_s: float = 
                 os.close(handle)
         killed.extend(stat.pid for stat in alive)
         bury(alive)
-    if group is not None:
-        bury_group(group)
     return tuple(killed)
+
+
+async def bury_strays(group: int, *, limit_s: float = KILL_LIMIT_S) -> None:
+    """Wait for ended helpers of a group that became ours by the end of its first process: no zombie of it stays.
+
+    Called once the first process has ended, and before its number may be anyone else's. What looks ended and still ends is
+    waited for; EngineError when that takes longer than ``limit_s``.
+    """
+    strays = strays_of(group)
+    handles = [handle for stat in strays if (handle := _open(stat)) is not None]
+    try:
+        for handle in handles:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        await asyncio.wait_for(asyncio.gather(*(wait_readable(handle) for handle in handles)), limit_s)
+    except TimeoutError as error:
+        stuck = ", ".join(str(stat.pid) for stat in strays_of(group))
+        raise EngineError(
+            f"processes {stuck} of the engine look ended and did not end within {limit_s:g} s",
+            remedy="they hang in the kernel; look at the disk or the device they use",
+        ) from error
+    finally:
+        for handle in handles:
+            os.close(handle)
+    bury(strays)
 
 
 async def wait_readable(descriptor: int) -> None:

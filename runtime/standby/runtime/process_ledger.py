@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from standby.domain.values import Record
 from standby.runtime.process import EngineProcess
-from standby.runtime.process_group import kill_members, members
+from standby.runtime.process_group import bury_strays, kill_members, members
 from standby.runtime.procfs import boot_id, process_stat
 
 _SUFFIX: Final = ".engine.json"
@@ -86,7 +86,7 @@ class ProcessLedger:
         """
         reaped: list[Reaped] = []
         for record in self.records():
-            killed = await kill_members(record.mark, group=_own_group(record)) if self._may_live(record) else ()
+            killed = await _end(record) if self._may_live(record) else ()
             self.forget(record.mark)
             if killed:
                 reaped.append(Reaped(record.instance, record.epoch, killed))
@@ -113,6 +113,15 @@ class ProcessLedger:
 
     def _path(self, mark: str) -> Path:
         return self._folder / f"{mark}{_SUFFIX}"
+
+
+async def _end(record: ProcessRecord) -> tuple[int, ...]:
+    """Kill what is left of an engine, and wait for those of its processes that we have inherited as a subreaper."""
+    group = _own_group(record)
+    killed = await kill_members(record.mark, group=group)
+    if group is not None:
+        await bury_strays(group)
+    return killed
 
 
 def _own_group(record: ProcessRecord) -> int | None:

@@ -28,11 +28,15 @@ class ProcessStat:
     group: int
     session: int
     start_ticks: int
+    threads: int
 
     @property
     def alive(self) -> bool:
-        """False for a zombie: it holds no memory and no file, only its exit status."""
-        return self.state not in "ZX"
+        """False for a zombie: it holds no memory and no file, only its exit status.
+
+        One whose first thread has ended looks like a zombie as well, and holds everything until its last thread has ended.
+        """
+        return self.state not in "ZX" or self.threads > 1
 
     @property
     def stopped(self) -> bool:
@@ -68,7 +72,15 @@ def process_stat(pid: int) -> ProcessStat | None:
     # The command name may hold spaces and brackets: everything after the LAST bracket is in fixed order.
     fields = line[line.rindex(")") + 2 :].split()
     parent, group, session = (int(field) for field in fields[1:4])
-    return ProcessStat(pid=pid, state=fields[0], parent=parent, group=group, session=session, start_ticks=int(fields[19]))
+    return ProcessStat(
+        pid=pid,
+        state=fields[0],
+        parent=parent,
+        group=group,
+        session=session,
+        start_ticks=int(fields[19]),
+        threads=int(fields[17]),
+    )
 
 
 def processes() -> Iterator[ProcessStat]:

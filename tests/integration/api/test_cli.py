@@ -22,7 +22,7 @@ from standby.domain.endpoint import Failure
 from standby.domain.events import FetchProgress
 from standby.domain.instance import InstanceState
 from standby.domain.model import EngineKind
-from standby.domain.node import Device, DeviceKind, Zygote
+from standby.domain.node import Device, DeviceKind, EngineAbsence, Zygote
 from support.cluster import GIB, MIB, make_node
 from support.control_api import ONE, TWO, Control, control_api
 from support.real_model import real_model_path
@@ -376,3 +376,28 @@ async def test_doctor_says_what_it_finds(control: Control) -> None:
     assert findings["Python"]["verdict"] == findings["nats-server"]["verdict"] == "ok"
     assert findings["gateway"]["detail"].startswith(control.url)
     assert all(item["remedy"] for item in report["findings"] if item["verdict"] != "ok")
+
+
+async def test_doctor_tells_the_engines_of_every_node(control: Control) -> None:
+    """What runs there with its version, what does not with the reason and the remedy; absence is no fault of the machine."""
+    node = make_node(
+        engines=(EngineKind.LLAMA_CPP,),
+        engine_versions={EngineKind.LLAMA_CPP: "xllamacpp 1"},
+        absent_engines={EngineKind.VLLM: EngineAbsence(reason="vLLM is not installed", remedy="set STANDBY_VLLM_PYTHON")},
+    )
+    await control.tables.nodes.put(node.name, node)
+    await until(lambda: node.name in control.context.copies.nodes.entries)
+
+    report = json.loads((await standby(control, "doctor", "--json", who="admin")).stdout)
+    tenants = json.loads((await standby(control, "doctor", "--json")).stdout)
+
+    findings = {item["name"]: item for item in report["findings"]}
+    able, absent = findings["llama_cpp on n1"], findings["vllm on n1"]
+    assert (able["verdict"], able["detail"]) == ("ok", "xllamacpp 1, computes on cpu")
+    assert (absent["verdict"], absent["detail"]) == ("absent", "vLLM is not installed")
+    assert absent["remedy"] == "set STANDBY_VLLM_PYTHON"
+    hidden = {item["name"]: item for item in tenants["findings"]}
+    assert not [name for name in hidden if name.endswith(" on n1")]
+    assert hidden["engines of the nodes"]["verdict"] == "absent"
+    assert "needs an administrator's key" in hidden["engines of the nodes"]["detail"]
+    assert hidden["engines of the nodes"]["remedy"]

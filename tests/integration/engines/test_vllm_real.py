@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from standby.domain.errors import EngineError, EngineStartFailed
-from standby.runtime.engines.base import EngineHandle
+from standby.runtime.engines.base import EngineHandle, failure_of
 from standby.runtime.engines.vllm import Vllm
 from standby.runtime.engines.vllm_arguments import arguments
 from standby.runtime.foreign import roots
@@ -26,6 +26,7 @@ from standby.runtime.procfs import process_stat
 from standby.runtime.zygote.host import Zygote
 from support.engine_client import ANSWER, QUESTION, ask, client, text_of
 from support.fake_engine_spec import running, short_dir
+from support.safetensors_twin import twin_folder
 from support.vllm import hatched, needs_vllm, vllm_program, vllm_python, vllm_spec
 from support.waiting import until
 
@@ -98,6 +99,13 @@ async def test_a_forked_engine_answers_in_two_processes(rig: Rig, served: Engine
     assert len(processes_of(served)) == 2
 
 
+async def test_what_it_leaves_in_temporary_folders_is_its_own(rig: Rig, served: EngineHandle) -> None:
+    """A fork remembered the zygote's folder, the machine's own: one file more for ever with each start."""
+    ours = {path.name for path in rig.run_dir.glob("*/vllm_dist_*")}
+    name = next(word for word in served.log.read_text().split() if word.startswith("distributed_init_method="))
+    assert name.rpartition("/")[2] in ours
+
+
 async def test_the_same_request_id_twice_at_once_is_answered_twice(served: EngineHandle) -> None:
     async def once() -> dict[str, Any]:
         async with client(served) as http:
@@ -163,6 +171,53 @@ async def test_sigterm_during_the_start_ends_all_of_it(rig: Rig, nothing_left: N
         with pytest.raises(EngineStartFailed, match="SIGTERM"):
             await rig.adapter.wait_loaded(handle, 30)
         await until(lambda: processes_of(handle) == set(), "all of it has ended")
+
+
+def broken(case: str, folder: Path) -> Path:
+    """A copy of the real model that lacks something."""
+    folder.mkdir()
+    for path in twin_folder().iterdir():
+        if case == "no tokenizer" and path.name.startswith("tokenizer"):
+            continue
+        with path.open("rb") as stream:
+            content = stream.read(50_000_000)  # all of each file but the weights
+        (folder / path.name).write_bytes(content)
+        if path.suffix == ".safetensors" and case != "weights cut short":
+            (folder / path.name).unlink()
+            (folder / path.name).symlink_to(path)
+    config = json.loads((folder / "config.json").read_text())
+    if case == "code of its own":
+        config |= {"model_type": "own", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}}
+        (folder / "own.py").write_text(f"open({str(folder / 'executed')!r}, 'w').close()\nclass Config: pass\n")
+    elif case == "unknown architecture":
+        config |= {"architectures": ["NoSuchForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("case", "words", "forked"),
+    [
+        ("no tokenizer", "backend tokenizer", True),
+        ("no tokenizer", "backend tokenizer", False),
+        ("weights cut short", "SafetensorError", True),
+        ("code of its own", "custom code", True),
+        ("unknown architecture", "NoSuchForCausalLM", True),
+    ],
+)
+async def test_a_model_that_cannot_be_served_says_why_at_once(
+    rig: Rig, nothing_left: None, case: str, words: str, forked: bool
+) -> None:
+    """The first error is not a warning that vLLM writes at every start, and code that a model brings is never run."""
+    adapter = rig.adapter if forked else Vllm(rig.ledger, vllm_program())
+    model = broken(case, rig.run_dir / f"broken-{forked}-{case.replace(' ', '-')}")
+    async with running(adapter, vllm_spec(rig.run_dir, instance="broken", model=model), loaded=False) as handle:
+        with pytest.raises(EngineStartFailed) as caught:
+            await adapter.wait_loaded(handle, 30 if forked else PLAIN_START_LIMIT_S)
+        failure = failure_of(caught.value)
+    assert failure.reason == "engine ended while it loaded: exit code 1"
+    assert words in failure.first_error
+    assert not (model / "executed").exists()
 
 
 async def test_where_the_fork_fails_it_is_started_plainly(

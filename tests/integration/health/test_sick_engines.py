@@ -204,6 +204,7 @@ async def tree() -> AsyncIterator[Tree]:
     task = asyncio.create_task(watch.run())
     yield Tree(watch, losses)
     await tasks.end([task])
+    watch.close()
 
 
 async def test_a_helper_that_dies_in_a_long_start_is_told_within_seconds(engine: FakeEngine, run_dir: Path, tree: Tree) -> None:

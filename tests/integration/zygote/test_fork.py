@@ -51,6 +51,22 @@ async def test_its_environment_is_that_of_a_spawned_engine(
     assert environment["LC_ALL"] == "C.UTF-8"
 
 
+async def test_its_temporary_files_lie_where_its_own_environment_says(folder: Path, ledger: ProcessLedger) -> None:
+    """Python had looked before the fork: what vLLM leaves behind lay in the machine's /tmp, and nobody removed it."""
+    own = folder / "scratch"
+    own.mkdir()
+    async with hatched(folder, ledger) as rig:
+        process = await rig.zygote.fork(
+            arguments=[f'{{"report": "{rig.report_file()}"}}'],
+            environment={"TMPDIR": str(own)},
+            log=rig.log(),
+            mark=f"{1:032x}",
+        )
+        rig.engines.append(process)
+        await until(rig.report_file().exists)
+        assert rig.report()["temporary"] == str(own)
+
+
 async def test_only_what_it_was_given_is_open(folder: Path, ledger: ProcessLedger) -> None:
     """What the zygote's imports left open leads nowhere in the fork, and its number stays taken."""
     async with hatched(folder, ledger, preload="open") as rig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
@@ -10,16 +11,45 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from standby.domain.errors import ConfigurationError
+import pytest
+
+from standby.domain.errors import ConfigurationError, EngineStartFailed
 from standby.domain.model import EngineKind
 from standby.runtime.process_ledger import ProcessLedger
 from standby.runtime.zygote.host import Zygote
+from standby.warm_pool import zygotes as zygotes_module
 from standby.warm_pool.zygote_rules import ZygoteLimits
 from standby.warm_pool.zygotes import ZygotePool
 from support.waiting import until
 from support.zygote_rig import Rig, alive, plan
 
 KIND = EngineKind.FAKE
+
+
+@dataclass
+class Books:
+    """What is promised to zygotes; ``refusal``: why nothing more is."""
+
+    refusal: str = ""
+    told: list[str] = field(default_factory=list)
+    promised: list[int] = field(default_factory=list)
+    held: int = 0
+
+    def admit(self, kind: EngineKind, amount: int) -> str:
+        self.told.append("refused" if self.refusal else "admitted")
+        self.promised.append(amount)
+        return self.refusal
+
+    def hatched(self, kind: EngineKind, seconds: float) -> None:
+        self.told.append("hatched")
+
+    def measured(self, kind: EngineKind, amount: int) -> None:
+        self.held = amount
+        if self.told[-1] != "measured":
+            self.told.append("measured")
+
+    def ended(self, kind: EngineKind) -> None:
+        self.told.append("ended")
 
 
 @dataclass
@@ -33,6 +63,7 @@ class Nursery:
     asked: int = 0
     made: list[Zygote] = field(default_factory=list)
     changes: list[str] = field(default_factory=list)
+    books: Books = field(default_factory=Books)
     pool: ZygotePool = field(init=False)
 
     def make(self, kind: EngineKind) -> Zygote:
@@ -69,6 +100,7 @@ async def nursery(folder: Path, ledger: ProcessLedger, limits: ZygoteLimits, **k
         found.make,
         installed_version=found.installed_version,
         limits=limits,
+        books=found.books,
         on_change=lambda kind: found.changes.append(found.pool.records()[kind].state),
     )
     try:
@@ -198,3 +230,109 @@ async def test_close_ends_one_that_is_still_hatching(folder: Path, ledger: Proce
         nest.pool.want(KIND, "a")
         await until(lambda: nest.made and (folder / "zygote0.log").exists())
     assert ledger.records() == ()
+
+
+# ---- memory ---------------------------------------------------------------------------------------------------------
+
+
+async def test_one_that_is_pushed_out_is_not_hatched_again_for_nobody(folder: Path, ledger: ProcessLedger) -> None:
+    """It is kept for who may come back; once it has ended there is nothing to keep."""
+    async with nursery(folder, ledger, ZygoteLimits(keep_s=60)) as nest:
+        nest.pool.want(KIND, "a")
+        await nest.until_ready()
+        nest.pool.leave("a")
+        nest.pool.push_out(KIND)
+        await until(lambda: nest.books.told[-1] == "ended" and nest.pool._nests[KIND].task is None)
+        assert (nest.state, len(nest.made)) == ("none", 1)
+        nest.pool.want(KIND, "b")
+        await nest.until_ready()
+
+
+async def test_one_that_is_pushed_out_comes_back_later_and_says_why_not_now(
+    folder: Path, ledger: ProcessLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once it would take what was freed for somebody else, to be pushed out again by the next."""
+    async with nursery(folder, ledger, ZygoteLimits()) as nest:
+        nest.pool.want(KIND, "a")
+        await nest.until_ready()
+        nest.pool.push_out(KIND)
+        await until(lambda: nest.pool.records()[KIND].failure == "its memory is needed elsewhere")
+        assert (nest.state, len(nest.made)) == ("none", 1), "nothing is broken"
+        nest.books.refusal = "host memory is short"
+        await asyncio.wait_for(nest.pool.wait_ready(KIND, 60), 5)
+        assert nest.pool.ready(KIND) is None, "who starts now does without"
+        nest.books.refusal = ""
+        await nest.pool.wait_ready(KIND, 60)
+        assert nest.pool.ready(KIND) is not None, "or forks from it, where there is room after all"
+
+    monkeypatch.setattr(zygotes_module, "_PUSHED_OUT_S", 0.0)
+    async with nursery(folder, ledger, ZygoteLimits()) as nest:
+        nest.pool.want(KIND, "a")
+        first = await nest.until_ready()
+        nest.pool.push_out(KIND)
+        await nest.until_ready(lambda zygote: zygote is not first)
+
+
+async def test_one_that_still_hatches_is_pushed_out_at_once(folder: Path, ledger: ProcessLedger) -> None:
+    """A climb waits for its memory: not until it has hatched, or its time is over."""
+    async with nursery(folder, ledger, ZygoteLimits(), preload="hang") as nest:
+        nest.pool.want(KIND, "a")
+        await until(lambda: nest.state == "hatching" and (folder / "zygote0.log").exists())
+        hatched = asyncio.create_task(nest.pool.hatched(KIND))
+        await asyncio.sleep(0)
+        nest.pool.push_out(KIND)
+        await until(lambda: nest.books.told == ["admitted", "ended"])
+        assert not alive(nest.made[0].pid)
+        with pytest.raises(EngineStartFailed, match="needed elsewhere"):
+            await hatched
+
+
+async def test_a_successor_is_promised_its_memory_beside_the_present_one(folder: Path, ledger: ProcessLedger) -> None:
+    async with nursery(folder, ledger, ZygoteLimits(look_s=0.05)) as nest:
+        nest.pool.want(KIND, "a")
+        first = await nest.until_ready()
+        await until(lambda: nest.pool.records()[KIND].resident_bytes > 0)
+        nest.installed = "2"
+        await nest.until_ready(lambda zygote: zygote is not first)
+        held = nest.pool.records()[KIND].resident_bytes
+        assert nest.books.promised[1] > 1.5 * held
+
+
+async def test_who_finds_no_memory_is_not_broken_and_asks_no_interpreter(folder: Path, ledger: ProcessLedger) -> None:
+    async with nursery(folder, ledger, ZygoteLimits()) as nest:
+        nest.books.refusal = "host memory is short"
+        nest.pool.want(KIND, "a")
+        with pytest.raises(EngineStartFailed, match="host memory is short"):
+            await nest.pool.hatched(KIND)
+        assert (nest.state, nest.pool.records()[KIND].failure, nest.asked) == ("none", "host memory is short", 0)
+        nest.books.refusal = ""
+        await nest.until_ready()
+        assert nest.books.told[-2:] == ["measured", "hatched"]
+
+
+async def test_a_fault_that_nobody_foresaw_is_told_and_tried_again(folder: Path, ledger: ProcessLedger) -> None:
+    async with nursery(folder, ledger, ZygoteLimits()) as nest:
+        make, nest.pool._make = nest.pool._make, lambda _kind: 1 / 0  # type: ignore[assignment,return-value]
+        nest.pool.want(KIND, "a")
+        with pytest.raises(EngineStartFailed, match="division by zero"):
+            await nest.pool.hatched(KIND)
+        nest.pool._make = make
+        await nest.until_ready()
+
+
+async def test_what_a_fork_had_shared_is_promised_to_the_zygote_once_the_fork_has_ended(
+    folder: Path, ledger: ProcessLedger
+) -> None:
+    """Pages are divided among those who share them; a minute later would be too late for whoever reserves meanwhile."""
+    async with nursery(folder, ledger, ZygoteLimits()) as nest:
+        nest.pool.want(KIND, "a")
+        zygote = await nest.until_ready()
+        await until(lambda: nest.books.held > 0)
+        alone = nest.books.held
+        engine = await Rig(zygote, ledger, folder).fork(1)
+        nest.pool.fork_ended(KIND)
+        await until(lambda: nest.books.held < alone - 2**20)
+        await engine.stop(0)
+        nest.pool.fork_ended(KIND)
+        await until(lambda: nest.books.held > alone - 2**20)
+        assert len(nest.made) == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from standby.runtime.children import StraySweep, become_subreaper
 from standby.runtime.process import spawn
+from standby.runtime.process_group import members
 from standby.runtime.procfs import process_stat
 from support.waiting import until
 
@@ -20,10 +21,27 @@ PARENT = (
     " stdin=subprocess.PIPE, start_new_session={}); print(helper.pid, flush=True); os._exit(0)"
 )
 
+# Starts a helper of which only the main thread ends, and ends itself: the kernel shows the helper as ended from then on.
+HALF_ENDED = """
+import ctypes, os, platform, threading, time
+read_end, write_end = os.pipe()
+if os.fork() == 0:
+    threading.Thread(target=time.sleep, args=(600,)).start()
+    os.write(write_end, f"{os.getpid()}\\n".encode())
+    ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
+print(os.read(read_end, 64).decode(), flush=True)
+os._exit(0)
+"""
+
 
 def zombie(pid: int) -> bool:
     stat = process_stat(pid)
     return stat is not None and not stat.alive and stat.parent == os.getpid()
+
+
+def half_ended(pid: int) -> bool:
+    stat = process_stat(pid)
+    return stat is not None and stat.state == "Z" and stat.threads > 1 and stat.parent == os.getpid()
 
 
 async def test_a_helper_that_ended_in_the_group_of_its_dead_engine_is_buried_at_stop(tmp_path: Path) -> None:
@@ -32,6 +50,18 @@ async def test_a_helper_that_ended_in_the_group_of_its_dead_engine_is_buried_at_
     await asyncio.wait_for(process.exited, 10)
     helper = int((tmp_path / "log").read_text())
     await until(lambda: zombie(helper))
+    await process.stop(0)
+    assert process_stat(helper) is None
+
+
+async def test_a_helper_whose_threads_outlive_its_main_thread_is_ended_and_buried_at_stop(tmp_path: Path) -> None:
+    """It looks like a zombie, holds all its memory, and cannot be waited for."""
+    become_subreaper()
+    process = spawn([sys.executable, "-c", HALF_ENDED], log=tmp_path / "log", mark=MARK)
+    await asyncio.wait_for(process.exited, 10)
+    helper = int((tmp_path / "log").read_text())
+    await until(lambda: (stat := process_stat(helper)) is not None and stat.state == "Z")
+    assert helper in {stat.pid for stat in members(MARK, group=process.pid)}, "a thread of it still runs"
     await process.stop(0)
     assert process_stat(helper) is None
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from standby.domain.errors import EngineStartFailed, ProbeFailed
-from standby.runtime.engines.base import failure_of
+from standby.domain.errors import ConfigurationError, EngineStartFailed, ProbeFailed
+from standby.runtime.engines.base import EngineSpec, failure_of
 from standby.runtime.engines.fake import FakeEngine
 from standby.runtime.process import EngineProcess
 from standby.runtime.process_ledger import ProcessLedger, ProcessRecord
@@ -112,3 +113,18 @@ async def test_an_engine_whose_number_cannot_be_written_down_is_ended(run_dir: P
         await FakeEngine(ledger, FAKE_ENGINE_PROGRAM).start(fake_spec(run_dir))
     assert process_stat(ledger.seen.pid) is None
     assert ledger.records() == ()
+
+
+@pytest.mark.parametrize("fault", ["refused options", "too deep a folder"])
+async def test_a_start_that_is_refused_leaves_no_folder_behind(run_dir: Path, fault: str) -> None:
+    """Each try would leave two more, for ever."""
+
+    class Refusing(FakeEngine):
+        def command(self, spec: EngineSpec, socket: Path, folder: Path) -> Sequence[str]:
+            raise ConfigurationError("model folder has no config.json")
+
+    sockets = run_dir / ("s" * 100 if fault == "too deep a folder" else "s")
+    adapter = Refusing(ProcessLedger(run_dir / "ledger"), FAKE_ENGINE_PROGRAM)
+    with pytest.raises(ConfigurationError):
+        await adapter.start(fake_spec(sockets))
+    assert [path.name for path in sockets.iterdir()] == ["logs"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from standby.runtime.exit_status import ExitStatus, OutOfMemory, needs_float32_retry
+from standby.runtime.exit_status import ExitStatus, OutOfMemory
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,3 @@ def test_a_kill_by_the_kernel_names_the_limit() -> None:
     )
     assert "give the model more memory" in status.remedy
     assert ExitStatus.of(1, OutOfMemory(limit=None, peak=None)).words == "exit code 1: killed by the kernel"
-
-
-@pytest.mark.parametrize(("returncode", "retry"), [(-4, True), (132, True), (-9, False), (4, False), (0, False)])
-def test_a_missing_instruction_is_tried_again_with_float32(returncode: int, retry: bool) -> None:
-    assert needs_float32_retry(ExitStatus.of(returncode)) is retry

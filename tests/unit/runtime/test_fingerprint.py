@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from standby.domain.model import EngineKind
 from standby.runtime.cpu_facts import cpu_facts
+from standby.runtime.engines import resolved_options
 from standby.runtime.fingerprint import DeviceFacts, fingerprint, of_tenant
 
 GPU = DeviceFacts(name="NVIDIA H100", compute_capability="9.0", driver="580.1")
@@ -64,6 +65,16 @@ def test_the_order_of_options_does_not_count_and_their_content_does(options: dic
     for key in options:
         fewer = {other: value for other, value in options.items() if other != key}
         assert fingerprint(**{**BASE, "options": fewer}) != name
+
+
+@pytest.mark.decision
+@pytest.mark.parametrize("engine", [EngineKind.VLLM, EngineKind.LLAMA_CPP, EngineKind.TENSORRT_LLM])
+def test_a_default_that_changes_changes_it(engine: EngineKind, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade may set another default; tokens of the old one would be compared with those of the new for ever."""
+    asked = {**BASE, "engine": engine, "options": {}}
+    before = fingerprint(**asked)
+    monkeypatch.setattr(resolved_options, "resolved", lambda *_: {"context": 7})
+    assert fingerprint(**asked) != before
 
 
 @pytest.mark.decision

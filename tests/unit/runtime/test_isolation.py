@@ -165,6 +165,42 @@ def test_where_nothing_may_be_written_nothing_fails(machine: Machine, number: in
     isolation.close()
 
 
+def test_what_the_kernel_refuses_halfway_leaves_fewer_limits_and_never_fails(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a cgroup that is threaded, or with a controller that was taken away meanwhile."""
+    write = machine.files.write
+
+    def refuse(path: Path, text: str) -> None:
+        if path.name == "cgroup.subtree_control" and "standby-engines" in path.parent.name and text == "+cpu":
+            raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+        write(path, text)
+
+    monkeypatch.setattr(machine.files, "write", refuse)
+    isolation = machine.open()
+    assert isolation.controllers == ("memory", "pids")
+    assert "not limited: cpu (Operation not supported" in isolation.describe()
+
+
+def test_leftovers_that_may_not_be_removed_do_not_keep_the_agent_from_starting(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert machine.open().create("i-old", 1, Limits()) is not None
+
+    def refuse(_path: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(machine.files, "remove", refuse)
+    isolation = machine.open()
+    assert isolation.available
+    isolation.close()
+
+
+def test_a_process_file_system_that_hides_cgroups_is_said(machine: Machine) -> None:
+    machine.self_cgroup.unlink()
+    assert "cannot be seen from here" in machine.open().describe()
+
+
 def test_version_1_alone_a_foreign_cgroup_and_an_operators_no(machine: Machine, tmp_path: Path) -> None:
     (tmp_path / "v1").mkdir()
     assert "(cgroup version 2 is not mounted)" in Isolation.open("n", root=tmp_path / "v1").describe()

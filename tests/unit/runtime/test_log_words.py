@@ -39,6 +39,85 @@ def test_of_a_traceback_the_exception_is_taken() -> None:
     assert first_error_line(lines) == "OSError: disk on fire"
 
 
+CORE: str = "(EngineCore pid=12) ERROR 11-29 22:23:57 [core.py:1510] "
+API: str = "(APIServer pid=11) WARNING 11-29 22:23:56 [system_utils.py:255] "
+
+
+def test_a_warning_that_names_an_error_does_not_hide_the_error() -> None:
+    """vLLM warns of a low limit of files at every start; the failed start's own words come later."""
+    lines = [
+        f"{API}Found ulimit of 20000 and failed to automatically increase. Can cause `OSError: [Errno 24]`.",
+        "Traceback (most recent call last):",
+        '  File "x.py", line 1, in <module>',
+        "OSError: config.json is not a valid JSON file.",
+    ]
+    assert first_error_line(lines) == "OSError: config.json is not a valid JSON file."
+    assert "ulimit" in first_error_line(lines[:1]), "better than nothing"
+
+
+def test_of_a_traceback_that_is_logged_line_by_line_the_exception_is_taken() -> None:
+    lines = [
+        f"{CORE}EngineCore failed to start.",
+        f"{CORE}Traceback (most recent call last):",
+        f'{CORE}  File "core.py", line 1482, in run_engine_core',
+        f"{CORE}    engine_core = EngineCoreProc()",
+        f"{CORE}RuntimeError: Cannot find any model weights with `/models/x`",
+        "Traceback (most recent call last):",
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {'EngineCore': 1}",
+    ]
+    assert first_error_line(lines) == "RuntimeError: Cannot find any model weights with `/models/x`"
+
+
+def test_an_exception_that_only_announces_its_words_is_taken_with_them() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "x.py", line 1, in <module>',
+        "pydantic_core._pydantic_core.ValidationError: 1 validation error for ModelConfig",
+        "  Value error, model type `nosuch` is not known. [type=value_error]",
+    ]
+    assert first_error_line(lines).endswith(
+        "1 validation error for ModelConfig Value error, model type `nosuch` is not known. [type=value_error]"
+    )
+
+
+def test_an_exception_that_led_to_another_is_taken_with_it() -> None:
+    """The first says what is wrong, the second often where."""
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "decoder.py", line 355, in raw_decode',
+        "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)",
+        "",
+        "During handling of the above exception, another exception occurred:",
+        "",
+        "Traceback (most recent call last):",
+        '  File "config.py", line 886, in read',
+        "OSError: '/models/x/config.json' is not a valid JSON file.",
+    ]
+    assert first_error_line(lines) == (
+        "json.decoder.JSONDecodeError: Expecting value: line 1 column 1 (char 0)"
+        "; then OSError: '/models/x/config.json' is not a valid JSON file."
+    )
+
+
+@pytest.mark.timeout(10)
+def test_an_endless_line_is_looked_through_in_no_time() -> None:
+    assert first_error_line(["2026-11" + "-: " * 80_000]) == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "2026-11-29 22:23:57,115 - ERROR - cannot load /m",
+        "[2026-11-29 22:23:57] [ERROR] cannot load /m",
+        "ERROR: cannot load /m",
+        "[ERROR] cannot load /m",
+        "(Worker_TP0 pid=3) ERROR 11-29 22:23:57 [core.py:15] cannot load /m",
+    ],
+)
+def test_what_programs_write_before_a_line_is_left_out(line: str) -> None:
+    assert first_error_line([line.replace("ERROR", "INFO"), line]) == "cannot load /m"
+
+
 def test_a_log_without_errors_has_no_error_line() -> None:
     assert first_error_line(["all is well"]) == ""
 

@@ -66,6 +66,14 @@ def test_other_interpreters_are_found_with_what_they_have(ledger: ProcessLedger,
 
 
 @pytest.mark.parametrize("name", ["vllm_python", "tensorrt_llm_serve"])
+def test_a_setting_that_the_file_system_refuses_to_look_at_makes_it_absent(ledger: ProcessLedger, name: str) -> None:
+    """As a path that this user may not look into: the node runs its other engines."""
+    registry = EngineRegistry.discover(ledger, RuntimeSettings.model_validate({name: "/" + "x" * 300}))
+    assert "File name too long" in str(next(error for kind, error in registry.absent().items() if kind.value in name))
+    assert EngineKind.LLAMA_CPP in registry.available()
+
+
+@pytest.mark.parametrize("name", ["vllm_python", "tensorrt_llm_serve"])
 def test_a_setting_that_names_nothing_or_an_environment_without_the_engine_makes_it_absent(
     ledger: ProcessLedger, tmp_path: Path, name: str
 ) -> None:

@@ -157,6 +157,14 @@ async def test_load_is_read_from_records_that_are_gone_once_read(ledger: Process
             await until(lambda: grown(engine, handle, first), "progress grows")
 
 
+async def test_an_engine_that_was_stopped_between_two_looks_says_so(ledger: ProcessLedger, run_dir: Path) -> None:
+    engine = trtllm_adapter(ledger)
+    async with running(engine, trtllm_spec(run_dir)) as handle:
+        pass
+    with pytest.raises(EngineError, match="stopped meanwhile"):
+        await engine.load(handle, 1)
+
+
 async def grown(engine: TensorRtLlm, handle: EngineHandle, before: EngineLoad) -> bool:
     now = await engine.load(handle, 5)
     return now.running == 1 and (now.progress or 0) > (before.progress or 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from standby.runtime.canary import MOST_PIECES, PROMPTS, CanaryMismatch
 from standby.runtime.engines.base import EngineHandle, ProbeResult
 from standby.runtime.engines.fake import FakeEngine
 from standby.runtime.engines.llama_cpp import LlamaCpp
+from standby.runtime.engines.probe_answer import ProbeRefused
 from standby.runtime.process_ledger import ProcessLedger
 from standby.warm_pool.canaries import Canaries, CanaryCheck
 from support.fake_engine_spec import FAKE_ENGINE_PROGRAM, fake_spec, real_spec, running, short_dir
@@ -127,10 +129,24 @@ async def test_an_engine_without_margins_is_compared_by_one_token(canaries: Cana
 async def test_an_engine_that_refuses_to_tell_margins_still_starts(canaries: Canaries) -> None:
     def script(prompt: str, tokens: int, margins: bool) -> ProbeResult:
         if margins:
-            raise ProbeFailed("engine answered the probe with 400: logprobs is unknown")
+            raise ProbeRefused("engine answered the probe with 400: logprobs is unknown")
         return mute_on_margins(prompt, tokens, margins)
 
     assert await start(canaries, script) is CanaryCheck.STORED
+
+
+async def test_an_engine_whose_first_answer_is_an_error_fails_its_probe(canaries: Canaries) -> None:
+    """Field case B10: the question for margins must not hide it, as a second question would be answered."""
+    asked: list[str] = []
+
+    def script(prompt: str, tokens: int, margins: bool) -> ProbeResult:
+        asked.append(prompt)
+        if len(asked) == 1:
+            raise ProbeFailed("engine answered the probe with 500: no")
+        return speaks("abcdefgh")(prompt, tokens, margins)
+
+    with pytest.raises(ProbeFailed, match="with 500"):
+        await start(canaries, script)
 
 
 async def test_an_engine_that_generates_nothing_fails_its_probe(canaries: Canaries) -> None:
@@ -170,6 +186,26 @@ async def test_a_damaged_file_counts_as_none_and_is_put_aside(canaries: Canaries
     canaries.path(FIRST).write_bytes(content)
     assert await start(canaries, speaks("XYcdefgh")) is CanaryCheck.STORED
     assert Path(f"{canaries.path(FIRST)}.damaged").read_bytes() == content
+
+
+async def test_a_slow_engine_is_not_ended_for_the_choice_of_its_canary(canaries: Canaries) -> None:
+    """Two unclear answers took nearly all of the time: the one that is to be confirmed must not find it over."""
+
+    class Slow(Scripted):
+        async def probe(self, handle: EngineHandle, deadline_s: float, **question: Any) -> ProbeResult:
+            try:
+                async with asyncio.timeout(deadline_s):
+                    await asyncio.sleep(0.14)
+            except TimeoutError as error:
+                raise ProbeFailed("engine generated no token in time") from error
+            return await super().probe(handle, deadline_s, **question)
+
+    def script(prompt: str, tokens: int, margins: bool) -> ProbeResult:
+        return ProbeResult(ms=140, prompt=prompt, pieces=tuple("abcd"[:tokens]), margins=(2.0, 2.0, 0.1, 2.0)[:tokens])
+
+    outcome = await canaries.check(Slow(script), HANDLE, FIRST, 0.3, after_wake=False)
+    assert (outcome.check, outcome.pieces) == (CanaryCheck.STORED, 2)
+    assert outcome.ms > 400
 
 
 async def test_two_first_starts_at_once_store_one_and_compare_the_other(canaries: Canaries) -> None:

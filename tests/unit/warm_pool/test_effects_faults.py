@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,6 +14,7 @@ import pytest
 from standby.domain.assignment import Assignment
 from standby.domain.errors import ConfigurationError, EngineError, InvalidInput
 from standby.domain.instance import InstanceState, Rung
+from standby.runtime.engines.base import Capabilities
 from standby.runtime.lifecycle_values import Lifecycle
 from standby.warm_pool import engine_work as work_module
 from standby.warm_pool import wiring as node_module
@@ -179,6 +181,92 @@ async def test_an_engine_that_does_not_end_is_a_failure_and_is_ended_later(monke
         await rig.turn()
         assert (rig.agent.instances, dict(rig.memory.ledger.claims)) == ({}, {})
         assert rig.engine.log == ["start", "ended"]
+
+
+async def test_a_cgroup_that_does_not_empty_is_a_failure_and_is_removed_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an answer the instance would be stopping for ever, and its memory promised to nobody."""
+    stuck = True
+
+    class StuckCell:
+        def kill(self) -> bool:
+            return True
+
+        async def remove(self) -> None:
+            if stuck:
+                raise EngineError("cgroup a-1 still holds processes (7,) 5 s after its engine was ended")
+            rig.engine.log.append("removed")
+
+    monkeypatch.setattr(work_module, "STOP_AGAIN_S", 0.0)
+    rig = Rig(capacity=100)
+    rig.engine.loads = True
+    rig.engine.may_end.set()
+    async with running(rig):
+        order(rig, an_assignment(instance="a"))
+        await rig.turn()
+        rig.agent.effects.engines.berths._cells["a"] = cast("Any", StuckCell())
+        order(rig, an_assignment(instance="a", rung=Rung.STAGED, intent="second"))
+        await rig.turn()
+        failure = rig.agent.instances["a"].life.failure
+        assert (rig.state("a"), dict(rig.memory.ledger.claims)) == (S.FAILED, {"a": Claim(60)})
+        assert failure is not None
+        assert "still holds processes" in failure.reason
+        stuck = False
+        await rig.turn()
+        assert dict(rig.memory.ledger.claims) == {}
+        assert rig.engine.log == ["start", "stop", "ended", "removed"]
+        assert rig.agent.effects.engines.berths._cells == {}
+
+
+async def test_a_start_that_waits_for_a_zygote_is_cut_short_at_once() -> None:
+    """Nobody wants it any more, e.g. as the node ends: it must not wait a minute first, nor start then."""
+    rig = Rig(capacity=100)
+    rig.engine.capabilities = Capabilities(sleep=True, zygote=True)
+    rig.agent.effects.engines.zygotes.wait_ready = lambda *_: asyncio.Event().wait()  # type: ignore[method-assign,assignment]
+    async with running(rig):
+        managed = rig.agent._adopt(an_assignment(instance="a"))
+        managed.life = replace(managed.life, can_zygote=False)
+        order(rig, an_assignment(instance="a", intent="second"))
+        await rig.turn()
+        assert (rig.state("a"), list(managed.tasks)) == (S.STARTING, ["spawn"])
+        order(rig, None)
+        await rig.turn()
+        assert (rig.agent.instances, dict(rig.memory.ledger.claims), rig.engine.log) == ({}, {}, [])
+
+
+async def test_a_start_that_forks_is_never_cancelled() -> None:
+    """Between the fork and the handle nobody else knows of the process."""
+    forked = asyncio.Event()
+    rig = Rig(capacity=100)
+    rig.engine.may_end.set()
+    start = rig.engine.start
+
+    async def fork(spec: Any) -> Any:
+        await forked.wait()
+        return await start(spec)
+
+    rig.engine.start = fork  # type: ignore[method-assign,assignment]
+    async with running(rig):
+        order(rig, an_assignment(instance="a"))
+        await rig.turn()
+        order(rig, None)
+        await rig.turn()
+        assert rig.state("a") is S.STOPPING
+        forked.set()
+        await rig.turn()
+        assert (rig.agent.instances, rig.engine.log) == ({}, ["start", "stop", "ended"])
+
+
+async def test_a_refused_climb_keeps_no_gpu_from_others() -> None:
+    rig = Rig(capacity=50)
+    async with running(rig):
+        order(rig, an_assignment(instance="a", rung=Rung.STAGED))
+        await rig.turn()
+        managed = rig.agent.instances["a"]
+        managed.devices = ("GPU-1",)
+        order(rig, an_assignment(instance="a", intent="second"))
+        await rig.turn()
+        assert rig.state("a") is S.STAGED
+        assert list(managed.devices) == []
 
 
 async def test_a_sleeper_that_is_woken_just_then_is_not_pushed_out() -> None:

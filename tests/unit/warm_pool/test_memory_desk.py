@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +18,6 @@ from standby.warm_pool.managed import Managed
 from standby.warm_pool.memory import MemoryDesk
 from standby.warm_pool.price_book import PriceBook
 from standby.warm_pool.price_key import price_key
-from standby.warm_pool.released import Releases
 from support.builders import an_assignment
 
 S = InstanceState
@@ -208,25 +206,11 @@ def test_a_zygote_that_another_instance_rests_on_stays(desk: Desk, state: S) -> 
     assert isinstance(desk.news()[0][1], ReservationRefused)
 
 
-def test_a_zygote_that_cannot_be_ended_keeps_nobody_waiting(desk: Desk) -> None:
-    assert desk.reserve_zygote(EngineKind.FAKE, 50).granted
+def test_a_zygote_takes_nothing_that_is_being_freed_for_a_climb(desk: Desk) -> None:
+    """It would be pushed out again at once, and the climb would wait for that as well."""
+    desk.hold(desk.add("sleeper", S.ASLEEP), 70)
     desk.reserve(desk.add("a", S.STARTING, estimate=60))
-    desk.add("rests", S.ZYGOTE)
-    desk.zygote_stays(EngineKind.FAKE)
-    assert isinstance(desk.news()[0][1], ReservationRefused)
-
-
-# ---- memory that does not come back ---------------------------------------------------------------------------------
-
-
-async def test_a_device_whose_memory_does_not_return_is_cordoned(desk: Desk) -> None:
-    cordoned: list[tuple[str, str]] = []
-
-    async def settled(devices: Sequence[str]) -> None:
-        if "g0" in devices:
-            await asyncio.Event().wait()
-
-    managed = desk.add("a", S.STOPPING, devices=("g0", "g1"))
-    releases = Releases(desk.devices_of, settled, lambda *told: cordoned.append(told), limit_s=0.01)
-    await releases.confirm(managed)
-    assert cordoned == [("g0", "memory of a was not returned within 0.01 s of its end")]
+    assert desk.news() == [("sleeper", Evicted())]
+    answer = desk.reserve_zygote(EngineKind.FAKE, 20)
+    assert (answer.granted, answer.reason) == (False, "a wait for memory")
+    assert desk.ledger.held(ZYGOTE) == NOTHING

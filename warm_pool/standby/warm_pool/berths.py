@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from standby.domain.errors import EngineError
 from standby.domain.node import Device, DeviceKind
+from standby.domain.serving import gpus_of
 from standby.runtime.activity import tree_of
 from standby.runtime.devices.binding import bind
 from standby.runtime.devices.cores import CoreBook
@@ -90,17 +91,22 @@ class Berths:
         return status if cell is None else replace(status, out_of_memory=cell.out_of_memory())
 
     async def leave(self, managed: Managed) -> None:
-        """The engine has been ended: end what its cgroup still holds, and free all but the GPUs."""
+        """The engine has been ended: end what its cgroup still holds, and free all but the GPUs.
+
+        May be called again. Raises EngineError where a process of it does not end, OSError.
+        """
         self.cores.give_back(managed.id)
-        cell = self._cells.pop(managed.id, None)
+        cell = self._cells.get(managed.id)
         if cell is not None:
             cell.kill()
             await cell.remove()
+            # Known until it is gone: who tries again finds it.
+            self._cells.pop(managed.id, None)
 
     # ---- inside --------------------------------------------------------------------------------------------------
 
     def _choose(self, managed: Managed) -> tuple[str, ...]:
-        wanted = int(managed.assignment.model.engine_options.get("devices", 1))
+        wanted = gpus_of(managed.assignment.model.engine_options)
         lacks: list[str] = []
         fit: list[Device] = []
         for device in self._offered():

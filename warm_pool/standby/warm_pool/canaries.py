@@ -38,11 +38,14 @@ from standby.runtime.canary import (
     wake_pieces,
 )
 from standby.runtime.engines.base import Canary, EngineHandle, ProbeResult
+from standby.runtime.engines.probe_answer import ProbeRefused
 
 _log = logging.getLogger(__name__)
 
 _CHOICE_SHARE: Final = 0.5
 """Of the time for a probe, what the choice of a canary may take."""
+_CHOICE_S: Final = 2.0
+"""At most so long is another prompt tried for a better canary: somebody waits for this first start."""
 
 
 class Prober(Protocol):
@@ -159,6 +162,7 @@ class Canaries:
             return CanaryOutcome(CanaryCheck.STORED, len(canary.pieces), probe.ms)
         # Another instance of the same fingerprint was first.
         known = self.stored(fingerprint)
+        probe.begin()
         return await self._compare(probe, known or stored, None)
 
     async def _compare(self, probe: _Probe, known: StoredCanary, pieces: int | None) -> CanaryOutcome:
@@ -196,24 +200,28 @@ class Canaries:
 
 
 class _Probe:
-    """Asks one engine several times within one deadline."""
+    """Asks one engine several times within one deadline, until ``begin``."""
 
     def __init__(self, adapter: Prober, handle: EngineHandle, deadline_s: float) -> None:
         self._adapter = adapter
         self._handle = handle
         self._now = asyncio.get_running_loop().time
-        self._began = self._now()
+        self._made = self._began = self._now()
         self.limit_s = deadline_s
+
+    def begin(self) -> None:
+        """Give what follows the whole deadline: the engine has proved that it generates."""
+        self._began = self._now()
 
     @property
     def spent_s(self) -> float:
-        """Seconds since the first question could be asked."""
+        """Seconds since the deadline began."""
         return self._now() - self._began
 
     @property
     def ms(self) -> float:
-        """The same in milliseconds."""
-        return self.spent_s * 1000
+        """Milliseconds since the first question could be asked."""
+        return (self._now() - self._made) * 1000
 
     async def ask(self, prompt: str, tokens: int, *, margins: bool, share: float = 1.0) -> ProbeResult:
         """Ask within what is left of the deadline, or a share of it."""
@@ -230,6 +238,7 @@ async def _chosen(probe: _Probe) -> tuple[Canary, bool] | None:
     canary = choose(candidates)
     if canary is None:
         return None
+    probe.begin()  # what is left may be too little for a slow engine: no reason to end it
     again = await probe.ask(canary.prompt, len(canary.pieces), margins=by_token)
     sure = confirmed(canary, again)
     return None if sure is None else (sure, by_token)
@@ -241,16 +250,16 @@ async def _candidates(probe: _Probe) -> list[ProbeResult]:
     for prompt in PROMPTS:
         try:
             result = await probe.ask(prompt, MOST_PIECES, margins=True, share=1.0 if found else _CHOICE_SHARE)
-        except ProbeFailed:
-            if not found:
-                # It is too slow for so many tokens, or does not know the words for margins: whether it generates at all
-                # shows in a plain question.
-                return [await probe.ask(prompt, 1, margins=False)]
-            raise
+        except ProbeFailed as error:
+            if found or not (isinstance(error, ProbeRefused) or isinstance(error.__cause__, TimeoutError)):
+                raise
+            # It does not know the words for margins, or is too slow for so many tokens: whether it generates at all shows
+            # in a plain question. Any other failure is one: an engine whose first answer is an error is not ready.
+            return [await probe.ask(prompt, 1, margins=False)]
         if not result.margins:
             # Without margins one token is all that can be compared: it is asked for alone.
             return [await probe.ask(prompt, 1, margins=False)]
         found.append(result)
-        if len(clear_pieces(result)) == MOST_PIECES or probe.spent_s > probe.limit_s * _CHOICE_SHARE:
+        if len(clear_pieces(result)) == MOST_PIECES or probe.spent_s > min(_CHOICE_S, probe.limit_s * _CHOICE_SHARE):
             break
     return found

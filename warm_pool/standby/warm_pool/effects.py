@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from standby.domain.endpoint import Failure
 from standby.domain.errors import StandbyError
-from standby.domain.instance import Rung
+from standby.domain.instance import InstanceState, Rung
 from standby.runtime import lifecycle_values as life
 from standby.warm_pool.cache import ArtifactCache
 from standby.warm_pool.door import Door
@@ -82,7 +82,8 @@ class Effects:
                 self._cancel(managed, "engine")
                 # Never cancelled: the one before may still be ending an engine that nobody else knows of.
                 stopping, spawning = managed.tasks.pop("stop", None), managed.tasks.get("spawn")
-                self._start(managed, "stop", self.engines.stop(managed, run, stopping, spawning))
+                broke = managed.life.state is InstanceState.FAILED
+                self._start(managed, "stop", self.engines.stop(managed, run, stopping, spawning, broke=broke))
             case life.Hatch():
                 self._start(managed, "hatch", self._hatch(managed), life.HatchFailed)
             case life.LeaveZygote():
@@ -96,7 +97,9 @@ class Effects:
                 assert_never(effect)
 
     def stage(self, managed: Managed) -> None:
-        """Bring the staged artifact's pages back into memory, in the background; a climb does not wait for it."""
+        """It rests without a process: bring its artifact's pages back into memory, in the background; no climb waits for it."""
+        # A climb that was refused has chosen its GPUs already: kept, they would bar other tenants, and itself from free ones.
+        self.engines.berths.free(managed)
         if self.cache.locate(managed.digest) is not None:
             self._start(managed, "stage", self._warm(managed))
 

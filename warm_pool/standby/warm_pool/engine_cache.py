@@ -120,12 +120,12 @@ class EngineCache:
             users[user] = Origin.EMPTY
             try:
                 origin, note = await self._filled(fingerprint, shelf)
+                users[user] = origin
+                path = await asyncio.to_thread(self._disk.files, fingerprint)
+                self._disk.touch(fingerprint, self._options.wall())
             except BaseException:
                 self._let_go(fingerprint, user)
                 raise
-            users[user] = origin
-            path = await asyncio.to_thread(self._disk.files, fingerprint)
-            self._disk.touch(fingerprint, self._options.wall())
         state = await asyncio.to_thread(self._state, fingerprint)
         if note:
             _log.warning("engine cache %s: %s", fingerprint[:12], note)

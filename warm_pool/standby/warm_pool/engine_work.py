@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import signal
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from standby.domain.endpoint import Failure
@@ -34,6 +35,8 @@ _log = logging.getLogger(__name__)
 STOP_AGAIN_S = 5.0
 # A zygote hatches in a third of the time that a plain start takes; whoever climbs meanwhile waits for it, not for ever.
 ZYGOTE_WAIT_S = 60.0
+# Sent from outside, e.g. by the kernel that lacks memory: no fault of what the engine was started with.
+_KILLED = frozenset({signal.SIGKILL, signal.SIGTERM})
 # Of host memory, what sleepers that keep their weights there leave to others.
 SLEEP_RESERVE = 0.1
 
@@ -56,6 +59,7 @@ class EngineWork:
     wall: Callable[[], float]
     stop_grace_s: float
     probe_limit_s: float
+    _forking: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.trees = TreeWatch(self._helper_ended)
@@ -63,32 +67,38 @@ class EngineWork:
     # ---- up ------------------------------------------------------------------------------------------------------
 
     async def spawn(self, managed: Managed, run: int, stopping: asyncio.Task[None] | None) -> None:
-        """Start the engine as its run ``run``, once the one before is gone."""
+        """Start the engine as its run ``run``, once the one before is gone. ``stop`` cuts it short while it only waits."""
         await ended(stopping)
-        if managed.adapter.capabilities.zygote:
-            await self.zygotes.wait_ready(managed.assignment.model.engine, ZYGOTE_WAIT_S)
-        cache_dir = await self.keepsakes.prepare(managed)
-        await self.berths.turns.begin(managed.id, managed.devices)
         try:
-            environment = self.berths.prepare(managed, run)
-            handle = await managed.adapter.start(self._spec(managed, environment, cache_dir))
+            spec = await self._prepared(managed, run)
+            self._forking.add(managed.id)
+            handle = await managed.adapter.start(spec)
         except BaseException:
             await self._not_started(managed)
             raise
+        finally:
+            self._forking.discard(managed.id)
         managed.handle = handle
         self.berths.spawned(managed, handle)
         self.trees.follow(managed.id, handle)
         handle.exited.add_done_callback(lambda done: self._exited(managed, run, done))
         self.post(managed.id, life.Spawned(run))
 
+    async def _prepared(self, managed: Managed, run: int) -> EngineSpec:
+        """Return the spec once all that a start waits for is there: a zygote, its place, its kernels, its turn."""
+        if managed.adapter.capabilities.zygote:
+            await self.zygotes.wait_ready(managed.assignment.model.engine, ZYGOTE_WAIT_S)
+        # First the place: kernels are named by the processors that they are compiled for.
+        environment = self.berths.prepare(managed, run)
+        cache_dir = await self.keepsakes.prepare(managed)
+        await self.berths.turns.begin(managed.id, managed.devices)
+        return self._spec(managed, environment, cache_dir)
+
     async def wait_loaded(self, managed: Managed, run: int) -> None:
         """Wait as long as the start moves."""
         handle = _handle(managed)
         try:
             await wait_while_it_moves(managed.adapter, handle, managed.assignment.activation_limit)
-        except StandbyError:
-            await self.keepsakes.started(managed, well=False)
-            raise
         finally:
             await self.berths.turns.over(managed.id)
         self.trees.loaded(managed.id)
@@ -97,15 +107,10 @@ class EngineWork:
     async def probe(self, managed: Managed, run: int) -> None:
         """Let it generate what engines of its fingerprint always do."""
         woken = managed.life.waking
-        try:
-            await self.keepsakes.check(managed, _handle(managed), self.probe_limit_s, after_wake=woken)
-        except StandbyError:
-            if not woken:
-                await self.keepsakes.started(managed, well=False)
-            raise
-        self.post(managed.id, life.Probed(run))
+        await self.keepsakes.check(managed, _handle(managed), self.probe_limit_s, after_wake=woken)
         if not woken:
-            await self.keepsakes.started(managed, well=True)
+            self.keepsakes.proven(managed)
+        self.post(managed.id, life.Probed(run))
 
     # ---- asleep --------------------------------------------------------------------------------------------------
 
@@ -135,34 +140,53 @@ class EngineWork:
     # ---- down ----------------------------------------------------------------------------------------------------
 
     async def stop(
-        self, managed: Managed, run: int, stopping: asyncio.Task[None] | None, spawning: asyncio.Task[None] | None
+        self,
+        managed: Managed,
+        run: int,
+        stopping: asyncio.Task[None] | None,
+        spawning: asyncio.Task[None] | None,
+        *,
+        broke: bool,
     ) -> None:
-        """End the whole tree, and say so when its memory is back."""
+        """End the whole tree, and say so when its memory is back. ``broke``: the engine has failed, nobody cut it short."""
         # Both were looked up when this stop was ordered: a later look could find the spawn that waits for this very stop.
+        if spawning is not None and managed.id not in self._forking:
+            # Later it may not be: between the fork and the handle nobody else would know of the process.
+            spawning.cancel()
         await ended(stopping)
-        # A spawn is never cancelled: between the fork and the handle nobody else would know of the process.
         await ended(spawning)
         self.health.forget(managed.id)
         self.trees.forget(managed.id)
         await self.berths.turns.over(managed.id)
         handle, managed.handle = managed.handle, None
-        while handle is not None:
+        broke = broke and not _killed(handle)
+        gone = False
+        while not gone:
             try:
-                async with self.berths.turns.turn(managed.devices):
-                    await self._end(managed, handle)
-                handle = None
+                if handle is not None:
+                    async with self.berths.turns.turn(managed.devices):
+                        await self._end(managed, handle)
+                    handle = None
+                await self.berths.leave(managed)
+                gone = True
             except Exception as error:  # noqa: BLE001 - whatever it is, an engine that nobody ends would be left for good
                 # What cannot be ended keeps its memory: saying it were free would let the next start fail.
                 _log.error("instance %s does not end, it is tried again: %s", managed.id, error)
                 self.post(managed.id, life.StopFailed(run, failure_in_words(error, "stop")))
                 await asyncio.sleep(STOP_AGAIN_S)
-        await self.berths.leave(managed)
-        await self.keepsakes.ended(managed)
+        self.keepsakes.ended(managed, broke=broke)
+        if managed.adapter.capabilities.zygote:
+            self.zygotes.fork_ended(managed.assignment.model.engine)
         self.post(managed.id, life.Stopped(run))
 
     async def _end(self, managed: Managed, handle: EngineHandle) -> None:
-        devices, pids = managed.devices, tree_of(handle.process.mark, handle.pid) if managed.devices else ()
-        before = self.berths.devices.baseline(devices, pids)
+        devices = managed.devices
+        if not devices:
+            await managed.adapter.stop(handle, self.stop_grace_s)
+            return
+        pids = tree_of(handle.process.mark, handle.pid)
+        # In a thread: a driver in trouble may take seconds to answer.
+        before = await asyncio.to_thread(self.berths.devices.baseline, devices, pids)
         await managed.adapter.stop(handle, self.stop_grace_s)
         if words := await self.berths.devices.settled(devices, pids, before, SETTLE_LIMIT_S):
             # The device is cordoned by now: nothing new is placed on what may still be held.
@@ -170,8 +194,8 @@ class EngineWork:
 
     async def _not_started(self, managed: Managed) -> None:
         await self.berths.turns.over(managed.id)
+        self.keepsakes.ended(managed, broke=False)
         await self.berths.leave(managed)
-        await self.keepsakes.ended(managed)
 
     # ---- what engines do by themselves -----------------------------------------------------------------------------
 
@@ -235,6 +259,12 @@ class EngineWork:
 def _handle(managed: Managed) -> EngineHandle:
     assert managed.handle is not None, "the life asks this of an engine that runs"
     return managed.handle
+
+
+def _killed(handle: EngineHandle | None) -> bool:
+    """Return whether somebody else ended the engine."""
+    status = None if handle is None else handle.process.status
+    return status is not None and status.signal_number in _KILLED
 
 
 async def ended(task: asyncio.Task[None] | None) -> None:

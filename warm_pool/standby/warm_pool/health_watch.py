@@ -16,7 +16,7 @@ from standby.domain.endpoint import Failure
 from standby.domain.errors import EngineError
 from standby.domain.instance import InstanceState
 from standby.host import tasks
-from standby.runtime.activity import tree_of, use_of
+from standby.runtime.activity import Use, tree_of, use_of
 from standby.runtime.engines.base import EngineAdapter, EngineHandle, describe
 from standby.warm_pool.door_load import DoorLoad
 from standby.warm_pool.health import (
@@ -177,7 +177,7 @@ class HealthWatch:
         else:
             self._note(case, Told(self._clock(), busy=load.running + load.waiting, progress=load.progress))
         if case.history.busy and case.history.counter is None:
-            used = use_of(tree_of(watched.handle.process.mark, watched.handle.pid))
+            used = await asyncio.to_thread(_use, watched.handle)
             self._note(case, Crunched(self._clock(), used.processor_s))
 
     async def _probe(self, case: _Case) -> None:
@@ -188,6 +188,11 @@ class HealthWatch:
         except (EngineError, OSError, ValueError) as error:
             failure = str(error)
         self._note(case, Probed(began, self._clock(), failure))
+
+
+def _use(handle: EngineHandle) -> Use:
+    """Blocks for milliseconds: not for the event loop."""
+    return use_of(tree_of(handle.process.mark, handle.pid))
 
 
 def _refused(error: BaseException) -> bool:

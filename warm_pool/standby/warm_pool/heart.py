@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import Callable
@@ -14,8 +15,9 @@ from typing import Final
 from standby.bus.connection import Bus
 from standby.domain.instance import InstanceState
 from standby.domain.model import EngineKind
-from standby.domain.node import Device, DeviceKind, Node
+from standby.domain.node import Device, DeviceKind, EngineAbsence, Node
 from standby.domain.prices import Footprint
+from standby.host import tasks
 from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
 from standby.runtime.engines.registry import EngineRegistry
 from standby.runtime.engines.tensorrt_llm_options import TensorRtLlmOptions
@@ -28,6 +30,10 @@ from standby.warm_pool.memory import MemoryDesk
 from standby.warm_pool.price_key import digest_of
 from standby.warm_pool.settings import NodeSettings
 
+_log = logging.getLogger(__name__)
+
+# A driver in trouble answers after minutes or never; a node that says nothing meanwhile would be taken for dead.
+LOOK_S: Final = 0.5
 _OPTION_NAMES: Final = MappingProxyType(
     {
         EngineKind.LLAMA_CPP: tuple(LlamaCppOptions.model_fields),
@@ -52,14 +58,30 @@ class Heart:
     def __post_init__(self) -> None:
         self.boot_id = secrets.token_hex(8)
         self.started_at = time.time()
+        self._versions = {kind: self.registry.adapter(kind).version for kind in self.registry.available()}
+        self._absent = {
+            kind: EngineAbsence(reason=cause.message, remedy=cause.remedy) for kind, cause in self.registry.absent().items()
+        }
 
     async def run(self, bus: Bus) -> None:
         """Beat until cancelled."""
-        while True:
-            await asyncio.sleep(self.settings.heartbeat_s)
+        looking: asyncio.Task[None] | None = None
+        try:
+            while True:
+                await asyncio.sleep(self.settings.heartbeat_s)
+                if looking is None or looking.done():
+                    looking = asyncio.create_task(self._look_at_devices(), name="look at devices")
+                await asyncio.wait({looking}, timeout=LOOK_S)
+                self.beat()
+                metrics.BUS_DISCONNECTED.set(bus.disconnected_for())
+        finally:
+            await tasks.end([looking] if looking is not None else [])
+
+    async def _look_at_devices(self) -> None:
+        try:
             await self.agent.effects.engines.berths.devices.refresh()
-            self.beat()
-            metrics.BUS_DISCONNECTED.set(bus.disconnected_for())
+        except Exception as error:  # noqa: BLE001 - whatever a driver does, the node lives and serves
+            _log.warning("devices could not be measured: %r", error)
 
     def beat(self) -> None:
         """Announce."""
@@ -85,6 +107,8 @@ class Heart:
             door=self.agent.door,
             engines=kinds,
             engine_options={kind: names for kind, names in _OPTION_NAMES.items() if kind in kinds},
+            engine_versions=self._versions,
+            absent_engines=self._absent,
             engine_devices={kind: self.registry.adapter(kind).capabilities.device for kind in kinds},
             memory=self.memory.snapshot(),
             cache_bytes=self.cache.used_bytes,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from standby.artifacts.credentials import Credentials
 from standby.domain.errors import StandbyError
@@ -42,6 +42,8 @@ class Keepsakes:
     facts: Callable[[Sequence[str], int | None], DeviceFacts]
     tell: Callable[[Managed, str], None]
     _held: dict[str, str] = field(default_factory=dict)
+    _unproven: set[str] = field(default_factory=set)
+    """Instances whose engine has started with its folder of kernels, and has not proved itself yet."""
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     def fingerprint(self, managed: Managed) -> str:
@@ -57,13 +59,21 @@ class Keepsakes:
         )
 
     async def prepare(self, managed: Managed) -> Path | None:
-        """Return the folder of compiled kernels for a start, filled with what is known; None where the engine has none."""
+        """Return the folder of compiled kernels for a start, filled with what is known; None where the engine has none.
+
+        The instance's devices and processors are chosen: they are part of the fingerprint.
+        """
         managed.fingerprint = self.fingerprint(managed)
         if not managed.adapter.uses_compile_cache(managed.assignment.model.engine_options):
             return None
         name = of_tenant(managed.fingerprint, managed.assignment.tenant)
-        prepared = await self.caches.prepare(name, managed.id, await self._shelf(managed))
+        try:
+            prepared = await self.caches.prepare(name, managed.id, await self._shelf(managed))
+        except OSError as error:  # it can start without; what else the disk does not take will say so by itself
+            self.tell(managed, f"engine cache: no folder can be made: {error}")
+            return None
         self._held[managed.id] = name
+        self._unproven.add(managed.id)
         if prepared.note:
             self.tell(managed, f"engine cache: {prepared.note}")
         if prepared.origin is not Origin.EMPTY:
@@ -79,37 +89,57 @@ class Keepsakes:
             self.tell(managed, f"canary mismatch {'after a wake' if after_wake else 'at a start'}: {outcome.reason}")
         outcome.raise_mismatch()
 
-    async def started(self, managed: Managed, *, well: bool) -> None:
-        """Take up how a start has ended; what a good one compiled is kept, and sent to the other nodes."""
+    def proven(self, managed: Managed) -> None:
+        """The start was good: what it compiled is kept, and sent to the other nodes. In the background, whatever follows."""
         name = self._held.get(managed.id)
+        if name is not None:
+            self._unproven.discard(managed.id)
+            self._begin(self._capture(managed, name), f"capture {managed.id}")
+
+    def ended(self, managed: Managed, *, broke: bool) -> None:
+        """The process is gone: its folder may be used, or removed, by others. In the background, before any later start.
+
+        ``broke``: by a fault that may be its own. Where it had not proved itself yet its kernels may be to blame.
+        """
+        name = self._held.pop(managed.id, None)
         if name is None:
             return
-        words = await self.caches.validated(name, managed.id, ok=well)
-        if words:
-            self.tell(managed, f"engine cache: {words}")
-        if well:
-            task = asyncio.get_running_loop().create_task(self._capture(managed, name), name=f"capture {managed.id}")
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        else:
-            self._held.pop(managed.id, None)
-
-    async def ended(self, managed: Managed) -> None:
-        """The instance's process is gone: its folder may be used, or removed, by others."""
-        name = self._held.pop(managed.id, None)
-        if name is not None:
-            await self.caches.release(name, managed.id)
+        blamed = broke and managed.id in self._unproven
+        self._unproven.discard(managed.id)
+        self._begin(self._let_go(managed, name, blamed=blamed), f"engine cache {managed.id}")
 
     @property
     def tasks(self) -> tuple[asyncio.Task[None], ...]:
         """What is being kept right now; to be ended with the node."""
         return tuple(self._tasks)
 
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        """Run ``work`` apart from the engine: who orders its next step, or waits for its end, does not wait for a disk."""
+        task = asyncio.get_running_loop().create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("%s failed in an unforeseen way", task.get_name(), exc_info=error)
+
+    async def _let_go(self, managed: Managed, name: str, *, blamed: bool) -> None:
+        if blamed:
+            self._say(managed, await self.caches.validated(name, managed.id, ok=False))
+        else:
+            await self.caches.release(name, managed.id)
+
     async def _capture(self, managed: Managed, name: str) -> None:
+        self._say(managed, await self.caches.validated(name, managed.id, ok=True))
         await asyncio.sleep(CAPTURE_AFTER_S)
         captured = await self.caches.capture(name, await self._shelf(managed))
         if captured.changed:
             _log.info("kept %d bytes of compiled kernels of %s", captured.bytes, managed.id, extra={"shared": captured.shared})
+
+    def _say(self, managed: Managed, words: str) -> None:
+        if words:
+            self.tell(managed, f"engine cache: {words}")
 
     async def _shelf(self, managed: Managed) -> Shelf | None:
         tenant, manifest = managed.assignment.tenant, managed.assignment.model.manifest

@@ -11,8 +11,6 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import MappingProxyType
-from typing import Final
 
 import uvloop
 
@@ -22,9 +20,7 @@ from standby.bus.settings import BusSettings
 from standby.bus.tables_set import open_tables
 from standby.domain.errors import ConfigurationError
 from standby.domain.events import ComponentNotice
-from standby.domain.model import EngineKind
 from standby.host.collector import calm_collector
-from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
 from standby.runtime.process_ledger import ProcessLedger
 from standby.telemetry import logs, metrics
 from standby.warm_pool.cache_temporary import FileLock
@@ -32,12 +28,6 @@ from standby.warm_pool.settings import NodeSettings
 from standby.warm_pool.wiring import NodeParts, parts_of
 
 _log = logging.getLogger(__name__)
-
-RESIDENCY_S: Final = 10.0
-# After the second signal: the grace of a stop, the wait for SIGKILL, and some.
-HURRY_LIMIT_S: Final = 25.0
-
-_OPTION_NAMES: Final = MappingProxyType({EngineKind.LLAMA_CPP: tuple(LlamaCppOptions.model_fields)})
 
 
 def command() -> None:

@@ -105,7 +105,12 @@ class MemoryDesk:
     # ---- zygotes and devices -----------------------------------------------------------------------------------
 
     def reserve_zygote(self, kind: EngineKind, amount: int) -> Reservation:
-        """Promise host memory to a zygote that is to hatch; it pushes out nobody, as engines start without it, too."""
+        """Promise host memory to the zygotes of a kind; they push out nobody, as engines start without them, too.
+
+        Nor do they take what is being freed for a climb.
+        """
+        if self._wanted:
+            return Reservation(granted=False, ledger=self.ledger, reason=f"{', '.join(self._wanted)} wait for memory")
         answer = reserve(self.ledger, zygote_claim(kind), Claim(amount))
         if answer.granted:
             self.ledger = answer.ledger
@@ -121,10 +126,6 @@ class MemoryDesk:
         """Take back what a zygote held: its process is gone."""
         self._zygotes.pop(kind, None)
         self._gone(zygote_claim(kind))
-
-    def zygote_stays(self, kind: EngineKind) -> None:
-        """Wait no longer for a zygote: it cannot be ended."""
-        self.stays(zygote_claim(kind))
 
     def set_devices(self, devices: Mapping[str, int], cordoned: Mapping[str, str]) -> None:
         """Take up what the inventory says: bytes that may be promised of each device, and which get nothing new and why."""

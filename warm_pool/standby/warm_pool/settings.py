@@ -50,13 +50,16 @@ class NodeSettings(Settings):
     )
     heartbeat_s: float = Field(default=2.0, gt=0, description="between two writings of the node's own record")
     stop_grace_s: float = Field(default=10.0, ge=0, description="from TERM to KILL of an engine's process group")
-    probe_limit_s: float = Field(default=30.0, gt=0, description="for the one generated token that proves readiness")
+    probe_limit_s: float = Field(default=30.0, gt=0, description="for the few generated tokens that prove readiness")
     zygote_keep_s: float = Field(
         default=300.0, ge=0, description="from the last instance's leaving to the end of its engine's pre-imported process"
     )
     zygote_max_age_s: float = Field(default=86_400.0, gt=0, description="at which a zygote is replaced")
     zygote_max_growth: float = Field(
         default=1.5, gt=1, description="times a zygote's memory right after its imports, at which it is replaced"
+    )
+    engine_stall_s: float = Field(
+        default=60.0, gt=0, description="work without progress, after which an engine is probed, and replaced if that fails"
     )
     engine_cores: int = Field(default=0, ge=0, description="processors that each CPU engine has for itself; 0: all share all")
     engine_cgroups: bool = Field(default=True, description="a cgroup for each engine, where the kernel lets us make one")

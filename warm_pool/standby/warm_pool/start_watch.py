@@ -6,7 +6,7 @@ What moves: the log grows, processor time passes, bytes are read, memory is fill
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -24,7 +24,7 @@ _BYTES: Final = 2**20
 
 @dataclass(frozen=True, slots=True)
 class StartSample:
-    """One look at a start: loop's clock, size of its log, processor seconds, bytes read, bytes resident."""
+    """One look at a start: monotonic clock, size of its log, processor seconds, bytes read, bytes resident."""
 
     at: float
     log_bytes: int = 0
@@ -72,33 +72,30 @@ async def wait_while_it_moves(
     limit_s: float,
     *,
     look_s: float = LOOK_S,
-    sample: Callable[[EngineHandle], StartSample] | None = None,
 ) -> None:
     """Wait until the engine has loaded. Raises StartFailure when it ended, stands still beyond the limit, or moves for ever."""
-    look = sample or look_at
     loading = asyncio.ensure_future(adapter.wait_loaded(handle, HARD_CAP * limit_s + look_s))
     try:
-        progress: StartProgress | None = None
-        while not loading.done():
-            progress = start_progress(progress, look(handle))
-            now = asyncio.get_running_loop().time()
-            if reason := start_overdue(progress, limit_s, now):
+        progress = start_progress(None, StartSample(time.monotonic()))
+        while not await _done_within(loading, _pause(progress, limit_s, look_s)):
+            progress = start_progress(progress, await asyncio.to_thread(look_at, handle))
+            reason = start_overdue(progress, limit_s, time.monotonic())
+            if reason and not loading.done():
                 raise StartFailure(describe(handle, reason, code="engine_load_timeout"), remedy="raise activation_limit")
-            await asyncio.wait([loading], timeout=_pause(progress, limit_s, now, look_s))
         loading.result()
     finally:
         await tasks.end([loading])
 
 
 def look_at(handle: EngineHandle) -> StartSample:
-    """Return what the engine's processes and its log show now."""
+    """Return what the engine's processes and its log show now. Blocks for milliseconds: not for the event loop."""
     use = use_of(tree_of(handle.process.mark, handle.pid))
     try:
         log_bytes = handle.log.stat().st_size
     except OSError:
         log_bytes = 0
     return StartSample(
-        at=asyncio.get_running_loop().time(),
+        at=time.monotonic(),
         log_bytes=log_bytes,
         processor_s=use.processor_s,
         read_bytes=use.read_bytes,
@@ -106,7 +103,12 @@ def look_at(handle: EngineHandle) -> StartSample:
     )
 
 
-def _pause(progress: StartProgress, limit_s: float, now: float, look_s: float) -> float:
+async def _done_within(loading: asyncio.Future[None], seconds: float) -> bool:
+    await asyncio.wait([loading], timeout=seconds)
+    return loading.done()
+
+
+def _pause(progress: StartProgress, limit_s: float, look_s: float) -> float:
     """Look rarely, but right when the limit is over."""
-    left = progress.began + limit_s - now
+    left = progress.began + limit_s - time.monotonic()
     return min(look_s, left) if left > 0 else look_s

@@ -10,7 +10,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -53,6 +53,7 @@ from standby.warm_pool.door import Door
 from standby.warm_pool.effects import Effects
 from standby.warm_pool.engine_cache import EngineCache, EngineCacheOptions
 from standby.warm_pool.engine_work import EngineWork
+from standby.warm_pool.health import HealthLimits
 from standby.warm_pool.health_watch import HealthWatch, ready_engines
 from standby.warm_pool.heart import Heart
 from standby.warm_pool.keepsakes import Keepsakes
@@ -72,6 +73,7 @@ from standby.warm_pool.zygotes import ZygotePool
 _log = logging.getLogger(__name__)
 
 RESIDENCY_S: Final = 10.0
+BEGIN_ANEW_S: Final = 1.0
 # After the second signal: the grace of a stop, the wait for SIGKILL, and some.
 HURRY_LIMIT_S: Final = 25.0
 
@@ -144,9 +146,7 @@ async def parts_of(
     )
     zygotes: ZygotePool = _zygotes(settings, registry, processes, agent, ZygoteBooks(memory, keeper))
     keys = StoredKeys(tables.credentials, _sealing(settings))
-    keepsakes = await _keepsakes(settings, keys, devices, agent)
     agent.meter = Meter(memory, told=functools.partial(_measured, agent), device_bytes=_device_bytes(devices))
-    health = HealthWatch(engines=lambda: ready_engines(agent.instances), load=door.load, sick=agent.sick)
     sockets = run_dir(settings.state_dir)
     await asyncio.to_thread(_empty, sockets)
     engines = EngineWork(
@@ -154,9 +154,14 @@ async def parts_of(
         cache=cache,
         memory=memory,
         berths=berths,
-        keepsakes=keepsakes,
+        keepsakes=await _keepsakes(settings, keys, devices, agent),
         zygotes=zygotes,
-        health=health,
+        health=HealthWatch(
+            engines=lambda: ready_engines(agent.instances),
+            load=door.load,
+            sick=agent.sick,
+            limits=HealthLimits(stall_s=settings.engine_stall_s),
+        ),
         run_dir=sockets,
         log_dir=settings.state_dir / "engine-logs",
         wall=time.time,
@@ -179,12 +184,10 @@ async def parts_of(
     beats = Heart(settings, agent, announcer, cache, memory, registry)
     orders = await CacheOrders(settings.node_name, cache).serve(bus)
     works = (
-        agent.run(), agent.run_outbox(), announcer.run(), beats.run(bus), _watch_pages(cache),
-        agent.meter.run(), keeper.run(), health.run(), engines.trees.run(),
+        agent.run, agent.run_outbox, announcer.run, functools.partial(beats.run, bus), functools.partial(_watch_pages, cache),
+        agent.meter.run, keeper.run, engines.health.run, engines.trees.run,
     )  # fmt: skip
-    tasks = [asyncio.create_task(work) for work in works]
-    for task in tasks:
-        task.add_done_callback(_say_if_it_died)
+    tasks = [asyncio.create_task(always(work)) for work in works]
     if settings.metrics_port is not None:
         prometheus_client.start_http_server(settings.metrics_port, "127.0.0.1", metrics.REGISTRY)
     try:
@@ -196,7 +199,7 @@ async def parts_of(
         await mirror.stop()
         await orders.unsubscribe()
         await door.stop()
-        await host_tasks.end([*tasks, *keepsakes.tasks])
+        await host_tasks.end([*tasks, *engines.keepsakes.tasks])
         engines.trees.close()
         await zygotes.close()
         await keeper.flush()
@@ -309,9 +312,14 @@ def _cache_options(settings: NodeSettings) -> CacheOptions:
     )
 
 
-def _say_if_it_died(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.critical("part %s of the node has ended, restart the node", task.get_coro(), exc_info=error)
+async def always(work: Callable[[], Awaitable[None]]) -> None:
+    """Run a part of the node until cancelled; one that breaks begins anew, as a node without it only seems to work."""
+    while True:
+        try:
+            await work()
+        except Exception:  # noqa: BLE001 - whatever it is, the other parts go on, and need this one
+            _log.exception("a part of the node has broken and begins anew: %s", work)
+        await asyncio.sleep(BEGIN_ANEW_S)
 
 
 async def _watch_pages(cache: ArtifactCache) -> None:

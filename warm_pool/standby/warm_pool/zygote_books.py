@@ -3,10 +3,27 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from standby.domain.model import EngineKind
 from standby.warm_pool.memory import MemoryDesk
 from standby.warm_pool.price_keeper import PriceKeeper
+
+
+class Books(Protocol):
+    """Who keeps account of zygotes: their memory and their price."""
+
+    def admit(self, kind: EngineKind, amount: int) -> str:
+        """Return why those of ``kind`` must not hold ``amount`` bytes in all now; empty: that is promised."""
+
+    def hatched(self, kind: EngineKind, seconds: float) -> None:
+        """Take up that one is ready, so many seconds after its start."""
+
+    def measured(self, kind: EngineKind, amount: int) -> None:
+        """Take up the bytes that it really holds."""
+
+    def ended(self, kind: EngineKind) -> None:
+        """Take up that there is none any more."""
 
 
 @dataclass

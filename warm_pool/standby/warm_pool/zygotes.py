@@ -7,18 +7,21 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from standby.domain.errors import EngineError, EngineStartFailed, StandbyError
+from standby.domain.errors import EngineStartFailed, StandbyError
 from standby.domain.model import EngineKind
 from standby.domain.node import Zygote as ZygoteRecord
 from standby.host import tasks
 from standby.runtime.children import StraySweep
 from standby.runtime.zygote.host import Zygote
+from standby.warm_pool.zygote_books import Books
 from standby.warm_pool.zygote_rules import Fate, Verdict, ZygoteFacts, ZygoteLimits, back_off_s, judge
 
 _log = logging.getLogger(__name__)
 
+# After its memory was needed more elsewhere: the next climb may need it, too, and hatching costs seconds of a processor.
+_PUSHED_OUT_S: Final = 60.0
 # Of one that was never measured here: a pre-imported vLLM holds about 0.7 GiB.
 _USUAL_BYTES: Final = 2**30
 
@@ -39,28 +42,18 @@ class _Nest:
     hatch_s: float | None = None
     failure: str = ""
     failures: int = 0
+    lacks_memory: bool = False
+    """There is none as its memory is needed, or lacks: nothing is broken."""
+    fork_ended: bool = False
+    """Pages that a fork had shared are the zygote's alone now: it holds more than was last measured."""
+    again: bool = False
+    """Somebody starts: the pause after a want of memory is over."""
     pushed_out: bool = False
     """Its memory is needed more elsewhere: it is to end, whoever wants it."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     """Set, and replaced, with each change of what the record says."""
     task: asyncio.Task[None] | None = None
-
-
-class Books(Protocol):
-    """Who keeps account of zygotes: their memory and their price."""
-
-    def admit(self, kind: EngineKind, amount: int) -> str:
-        """Return why a zygote that will hold about ``amount`` bytes must not hatch now; empty: its memory is promised."""
-
-    def hatched(self, kind: EngineKind, seconds: float) -> None:
-        """Take up that one is ready, so many seconds after its start."""
-
-    def measured(self, kind: EngineKind, amount: int) -> None:
-        """Take up the bytes that it really holds."""
-
-    def ended(self, kind: EngineKind) -> None:
-        """Take up that there is none any more."""
 
 
 class ZygotePool:
@@ -123,17 +116,24 @@ class ZygotePool:
         nest = self._nests.get(kind)
         if nest is None:
             raise EngineStartFailed(f"{kind.value} has no zygote on this node")
-        failures = nest.failures
         while self.ready(kind) is None:
-            if nest.failures > failures:
-                raise EngineStartFailed(f"zygote of {kind.value} did not hatch: {nest.failure}", remedy="see its log")
             await nest.news.wait()
+            if nest.failure and not nest.hatching and self.ready(kind) is None:
+                raise EngineStartFailed(f"zygote of {kind.value} did not hatch: {nest.failure}", remedy="see its log")
 
     async def wait_ready(self, kind: EngineKind, limit_s: float) -> None:
-        """Wait for one that hatches right now; not for one that has failed to, nor longer than ``limit_s``."""
+        """Wait for one that hatches right now; not for one that has failed to, nor longer than ``limit_s``.
+
+        Where memory had lacked it is asked for once more: whoever starts has just been given some.
+        """
         nest = self._nests.get(kind)
-        if nest is None or not nest.users or (nest.failure and not nest.hatching):
+        if nest is None or not nest.users or self.ready(kind) is not None:
             return
+        if nest.failure and not nest.hatching:
+            if not nest.lacks_memory:
+                return
+            nest.again = True
+            nest.changed.set()
         with contextlib.suppress(TimeoutError, EngineStartFailed):
             async with asyncio.timeout(limit_s):
                 await self.hatched(kind)
@@ -147,6 +147,13 @@ class ZygotePool:
             return
         nest.pushed_out = True
         nest.changed.set()
+
+    def fork_ended(self, kind: EngineKind) -> None:
+        """An engine that was forked has ended: look soon at what the zygote holds without it."""
+        nest = self._nests.get(kind)
+        if nest is not None and nest.current is not None:
+            nest.fork_ended = True
+            nest.changed.set()
 
     def records(self) -> Mapping[EngineKind, ZygoteRecord]:
         """Return what the node says of each kind: state ``none``, ``hatching``, ``ready`` or ``broken``."""
@@ -169,7 +176,7 @@ class ZygotePool:
 
     def _record(self, nest: _Nest) -> ZygoteRecord:
         ready = nest.current is not None and nest.current.usable
-        broken = bool(nest.failure or nest.current)
+        broken = bool(nest.failure or nest.current) and not nest.lacks_memory
         state = "ready" if ready else "hatching" if nest.hatching else "broken" if broken else "none"
         return ZygoteRecord(
             state=state,
@@ -187,10 +194,13 @@ class ZygotePool:
                 while not self._over(nest):
                     await self._one_step(nest)
                 await self._retire(nest)  # somebody may want one again meanwhile
-                nest.failure, nest.pushed_out = "", False
+                pushed_out, nest.pushed_out = nest.pushed_out, False
+                if pushed_out and nest.users:
+                    await self._failed(nest, "its memory is needed elsewhere", lacks_memory=True, pause_s=_PUSHED_OUT_S)
+                nest.failure, nest.lacks_memory = "", False
                 self._announce(nest)
         finally:
-            nest.task = None
+            nest.task, nest.pushed_out = None, False
 
     async def _one_step(self, nest: _Nest) -> None:
         if nest.current is None:
@@ -203,11 +213,17 @@ class ZygotePool:
         if not nest.current.usable:
             await self._retire(nest)
             self._announce(nest)
-        await self._hatch(nest)
+        if nest.users:
+            await self._hatch(nest)
 
     async def _watch(self, nest: _Nest, zygote: Zygote) -> Verdict:
         """Return at the next look, sooner when the zygote is spent or who wants it has changed."""
         nest.changed.clear()
+        if nest.fork_ended:
+            nest.fork_ended = False
+            if not zygote.failure:
+                await self._measure(nest, zygote)
+            return Verdict(Fate.KEEP)
         changed = asyncio.ensure_future(nest.changed.wait())
         spent = zygote.spent
         either: set[asyncio.Future[Any]] = {changed, spent}
@@ -221,26 +237,27 @@ class ZygotePool:
 
     async def _hatch(self, nest: _Nest) -> None:
         """Hatch one, and put it in the place of the present one, which is usable until then; or wait after a failure."""
+        nest.again = False
+        if refused := self._refused(nest):
+            await self._failed(nest, refused, lacks_memory=True)
+            return
         version = await self._installed(nest.kind)
-        refused = self._books.admit(nest.kind, nest.resident or _USUAL_BYTES) if self._books is not None else ""
-        if refused:
-            await self._failed(nest, refused)
-            return
-        nest.hatching = True
+        nest.hatching, nest.lacks_memory = True, False
         self._announce(nest)
-        fresh = self._make(nest.kind)
-        self._alive.add(fresh)
+        fresh: Zygote | None = None
         try:
-            await fresh.start(self._limits.hatch_limit_s)
-        except (StandbyError, OSError) as error:
-            nest.hatching = False
-            await self._end(fresh)
-            if nest.current is None and self._books is not None:
-                self._books.ended(nest.kind)
-            await self._failed(nest, str(error))
-            return
+            fresh = self._make(nest.kind)
+            self._alive.add(fresh)
+            born = await self._started(nest, fresh)
+        except Exception as error:  # noqa: BLE001 - whatever it is, engines start without it; who waits must hear of it
+            reason, born = str(error) or type(error).__name__, False
+        else:
+            reason = ""
         finally:
             nest.hatching = False
+        if fresh is None or not born:
+            await self._miscarried(nest, fresh, reason)
+            return
         await self._retire(nest, fresh)
         nest.version, nest.hatch_s, nest.failure, nest.failures = version, fresh.hatch_s, "", 0
         nest.looked_at = asyncio.get_running_loop().time()
@@ -249,11 +266,52 @@ class ZygotePool:
             self._books.hatched(nest.kind, fresh.hatch_s)
         self._announce(nest)
 
-    async def _failed(self, nest: _Nest, reason: str) -> None:
-        nest.failure, nest.failures = reason, nest.failures + 1
-        _log.warning("zygote of %s did not hatch: %s", nest.kind.value, reason)
+    def _refused(self, nest: _Nest) -> str:
+        """Return why there is no memory; until a successor is ready the present one holds its own as well."""
+        if self._books is None:
+            return ""
+        present = nest.resident if nest.current is not None else 0
+        return self._books.admit(nest.kind, (nest.resident or _USUAL_BYTES) + present)
+
+    async def _started(self, nest: _Nest, fresh: Zygote) -> bool:
+        """Return whether it is ready; False: it was pushed out before. Raises as ``Zygote.start``."""
+        starting = asyncio.ensure_future(fresh.start(self._limits.hatch_limit_s))
+        try:
+            while not starting.done() and not nest.pushed_out:
+                nest.changed.clear()
+                changed = asyncio.ensure_future(nest.changed.wait())
+                either: set[asyncio.Future[Any]] = {starting, changed}
+                try:
+                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    await tasks.end([changed])
+        finally:
+            await tasks.end([starting])
+        if starting.cancelled():
+            return False
+        starting.result()
+        return True
+
+    async def _miscarried(self, nest: _Nest, fresh: Zygote | None, reason: str) -> None:
+        if fresh is not None:
+            await self._end(fresh)
+        if self._books is not None:
+            if nest.current is None:
+                self._books.ended(nest.kind)
+            else:
+                self._books.measured(nest.kind, nest.resident)
+        if reason:
+            await self._failed(nest, reason)
+
+    async def _failed(self, nest: _Nest, reason: str, *, lacks_memory: bool = False, pause_s: float | None = None) -> None:
+        """Say why there is none, and wait before the next attempt."""
+        known = lacks_memory and nest.lacks_memory
+        nest.failure, nest.failures, nest.lacks_memory = reason, nest.failures + 1, lacks_memory
+        if not known:
+            level = logging.INFO if lacks_memory else logging.WARNING
+            _log.log(level, "zygote of %s did not hatch: %s", nest.kind.value, reason)
         self._announce(nest)
-        await self._pause(nest, back_off_s(nest.failures))
+        await self._pause(nest, back_off_s(nest.failures) if pause_s is None else pause_s)
 
     async def _measure(self, nest: _Nest, zygote: Zygote) -> None:
         nest.resident = await asyncio.to_thread(zygote.resident_bytes)
@@ -276,7 +334,7 @@ class ZygotePool:
     async def _end(self, zygote: Zygote) -> None:
         try:
             await zygote.stop()
-        except EngineError as error:  # it hangs in the kernel; its record on disk lets the next agent end it
+        except (StandbyError, OSError) as error:  # e.g. it hangs in the kernel; its record lets the next agent end it
             _log.warning("zygote of %s does not end: %s", zygote.kind.value, error)
         self._alive.discard(zygote)
 
@@ -302,9 +360,9 @@ class ZygotePool:
             return ""
 
     async def _pause(self, nest: _Nest, seconds: float) -> None:
-        """Wait, but no longer than somebody wants a zygote."""
+        """Wait, but no longer than somebody wants a zygote, nor when somebody asks once more."""
         deadline = asyncio.get_running_loop().time() + seconds
-        while not self._over(nest) and (left := deadline - asyncio.get_running_loop().time()) > 0:
+        while not self._over(nest) and not nest.again and (left := deadline - asyncio.get_running_loop().time()) > 0:
             nest.changed.clear()
             try:
                 async with asyncio.timeout(left if nest.users else min(left, self._left_s(nest))):
@@ -323,7 +381,8 @@ class ZygotePool:
         return max(0.0, look if nest.users else min(look, self._left_s(nest)))
 
     def _over(self, nest: _Nest) -> bool:
-        return nest.pushed_out or (not nest.users and self._left_s(nest) <= 0)
+        """Whether the nest is to be empty: nobody wants one, and none is kept (any longer) for who comes back."""
+        return nest.pushed_out or (not nest.users and (nest.current is None or self._left_s(nest) <= 0))
 
     def _left_s(self, nest: _Nest) -> float:
         return nest.left_at + self._limits.keep_s - asyncio.get_running_loop().time()

@@ -222,6 +222,8 @@ def node_view(node: Node, instances: int, models: Mapping[str, list[str]]) -> di
         "name": node.name,
         "door": node.door,
         "engines": node.engines,
+        "engine_versions": dict(node.engine_versions),
+        "absent_engines": {kind: absence.model_dump() for kind, absence in node.absent_engines.items()},
         "memory": {**node.memory.model_dump(), "free": node.memory.free},
         "cache_bytes": node.cache_bytes,
         "cache_capacity": node.cache_capacity,

@@ -20,12 +20,13 @@ from standby.domain.errors import EngineStartFailed, StandbyError
 from standby.domain.model import EngineKind, Manifest
 from standby.domain.node import DeviceKind
 from standby.domain.values import Value
+from standby.runtime.engines import options
 from standby.runtime.exit_status import ExitStatus
 from standby.runtime.log_words import first_error_line, log_lines, mask
 from standby.runtime.process import EngineProcess
 from standby.wire.pool import Address
 
-Options = Mapping[str, str | int | float | bool]
+Options = options.Options
 DEFAULT_PROMPT: Final = "Hi"
 
 
@@ -45,7 +46,6 @@ class EngineSpec(Value):
     tenant: str = ""
     devices: tuple[str, ...] = Field(default=(), description="ids of the GPUs or MIG instances it may see; empty: none, or all")
     cores: tuple[int, ...] = Field(default=(), description="processors it is bound to; empty: not bound")
-    memory_max: int | None = Field(default=None, ge=1, description="bytes at which its cgroup ends it; None: no such limit")
     environment: Mapping[str, str] = Field(default_factory=dict, description="added by the node, e.g. which cgroup is its own")
     cache_dir: Path | None = Field(
         default=None,

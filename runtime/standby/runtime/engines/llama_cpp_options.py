@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from standby.domain.errors import InvalidInput
-from standby.domain.values import Value
-from standby.runtime.engines.base import Options
+from standby.runtime.engines.options import EngineOptions
 
 CacheType = Literal["f16", "bf16", "f32", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
 
 
-class LlamaCppOptions(Value):
+class LlamaCppOptions(EngineOptions):
     """Engine options of a model served by llama.cpp. Context is per slot: a slot is one request at a time."""
+
+    engine = "llama.cpp"
 
     context: int = Field(default=2048, ge=64, le=1_048_576, description="tokens per slot, capped by the model's own")
     threads: int = Field(default=0, ge=0, le=1024, description="of generation; 0: half of the processors")
@@ -32,22 +32,3 @@ class LlamaCppOptions(Value):
         description="while asleep leave the weights in the page cache, from which the kernel may take them at any time",
     )
     verbosity: int = Field(default=2, ge=0, le=5, description="2: warnings and errors; 3 and above: chatty")
-
-    @classmethod
-    def parse(cls, options: Options) -> Self:
-        """Return the options. Raises InvalidInput that names each wrong one and lists the allowed ones."""
-        try:
-            return cls.model_validate(dict(options))
-        except ValidationError as error:
-            faults = "; ".join(
-                f"{'.'.join(map(str, part['loc']))}={str(part['input'])[:60]!r}: {_rule(part['type'], part['msg'])}"
-                for part in error.errors()
-            )
-            raise InvalidInput(
-                f"llama.cpp engine options are not valid: {faults}",
-                remedy=f"allowed options: {', '.join(sorted(cls.model_fields))}",
-            ) from error
-
-
-def _rule(kind: str, message: str) -> str:
-    return "no such option" if kind == "extra_forbidden" else message

@@ -13,20 +13,35 @@ _SHOWN_BYTES: Final = 200
 _ALONE: Final = 100.0  # nats; the engine named no second best
 
 
+class ProbeRefused(ProbeFailed):
+    """The engine does not know some words of the question, or answers in words of its own: a plainer one may do."""
+
+
 def generated(answer: Answer, served_name: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
     """Return (texts of the tokens, margins in nats; empty where the engine told none).
 
-    Without per-token words the whole text is one piece; it may be empty where the token is no text. Raises ProbeFailed.
+    Without per-token words the whole text is one piece; it may be empty where the token is no text. Raises ProbeFailed,
+    ProbeRefused where a plainer question may do: the engine took this one for wrong (400 to 499), or its form is not known.
     """
     content = answer.json()
     if answer.status != HTTPStatus.OK or not isinstance(content, dict):
         words = answer.body[:_SHOWN_BYTES].decode(errors="replace")
-        raise ProbeFailed(f"engine answered the probe with {answer.status}: {words}", remedy="see its log")
+        refused = HTTPStatus.BAD_REQUEST <= answer.status < HTTPStatus.INTERNAL_SERVER_ERROR
+        kind = ProbeRefused if refused else ProbeFailed
+        raise kind(f"engine answered the probe with {answer.status}: {words}", remedy="see its log")
+    if content.get("model") != served_name:
+        raise ProbeFailed(f"engine serves model {content.get('model')!r}, the probe expected {served_name!r}")
+    try:
+        return _pieces(content)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        words = answer.body[:_SHOWN_BYTES].decode(errors="replace")
+        raise ProbeRefused(f"engine answered the probe in a form that is not known: {words}", remedy="see its log") from error
+
+
+def _pieces(content: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[float, ...]]:
     usage, choices = content.get("usage") or {}, content.get("choices") or []
     if usage.get("completion_tokens", 0) < 1 or not choices:
         raise ProbeFailed("engine answered the probe without a token", remedy="see its log")
-    if content.get("model") != served_name:
-        raise ProbeFailed(f"engine serves model {content.get('model')!r}, expected {served_name!r}")
     steps = _steps(choices[0].get("logprobs") or {})
     if not steps:
         return (str(choices[0].get("text", "")),), ()

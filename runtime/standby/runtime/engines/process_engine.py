@@ -15,8 +15,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from standby.domain.errors import ConfigurationError, EngineError, ProbeFailed
 from standby.runtime.engine_http import Answer, request
 from standby.runtime.engines.base import (
@@ -31,10 +29,11 @@ from standby.runtime.engines.base import (
     describe_exit,
 )
 from standby.runtime.engines.child_protocol import READY_FD_VARIABLE, READY_LINE
+from standby.runtime.engines.metrics_text import figures_of
 from standby.runtime.engines.probe_answer import generated
 from standby.runtime.exit_status import ExitStatus
 from standby.runtime.process import EngineProcess, spawn
-from standby.runtime.process_ledger import ProcessLedger
+from standby.runtime.process_ledger import ProcessLedger, ProcessRecord
 from standby.wire.pool import Address
 
 _SOCKET_NAME: Final = "engine.sock"
@@ -72,26 +71,20 @@ class ProcessEngine(ABC):
         """Spawn the engine in a fresh 0700 folder; its record is on disk before it runs."""
         folder, log = _prepare(spec)
         socket = folder / _SOCKET_NAME
-        _check_socket_path(socket)
-        arguments = self.command(spec, socket, folder)
-        record = self._ledger.intend(spec.instance, spec.epoch)
-        read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            extra = {**spec.environment, **dict.fromkeys(_TEMPORARY, str(_scratch(spec)))}
-            process = await self.bring_up(spec, arguments, log=log, mark=record.mark, extra=extra, ready=write_end)
+            _check_socket_path(socket)
+            arguments = self.command(spec, socket, folder)
+            record, process, read_end = await self._brought_up(spec, arguments, log)
         except BaseException:
-            os.close(read_end)
             _remove_folders(folder, spec)
-            self._ledger.forget(record.mark)
             raise
-        finally:
-            os.close(write_end)
         try:
             self._ledger.confirm(record, process)
         except OSError:
             # Nobody else knows of it: without this a full disk would leave an engine that nobody ends.
             os.close(read_end)
             await process.stop(0.0)
+            _remove_folders(folder, spec)
             self._ledger.forget(record.mark)
             raise
         return EngineHandle(
@@ -103,6 +96,23 @@ class ProcessEngine(ABC):
             started_at=time.time(),
             ready=_watch_ready_line(read_end),
         )
+
+    async def _brought_up(
+        self, spec: EngineSpec, arguments: Sequence[str], log: Path
+    ) -> tuple[ProcessRecord, EngineProcess, int]:
+        """Return the record, the process, and the descriptor at which its word that it is ready is read."""
+        record = self._ledger.intend(spec.instance, spec.epoch)
+        read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            extra = {**spec.environment, **dict.fromkeys(_TEMPORARY, str(_scratch(spec)))}
+            process = await self.bring_up(spec, arguments, log=log, mark=record.mark, extra=extra, ready=write_end)
+        except BaseException:
+            os.close(read_end)
+            self._ledger.forget(record.mark)
+            raise
+        finally:
+            os.close(write_end)
+        return record, process, read_end
 
     async def bring_up(
         self, spec: EngineSpec, arguments: Sequence[str], *, log: Path, mark: str, extra: Mapping[str, str], ready: int
@@ -170,13 +180,7 @@ class ProcessEngine(ABC):
                 answer = await request(handle.address, "GET", "/metrics")
         except (OSError, ValueError) as error:  # TimeoutError is an OSError
             raise EngineError(f"engine did not tell its metrics within {deadline_s:g} s: {error!r}") from error
-        if answer.status != HTTPStatus.OK:
-            raise EngineError(f"engine answered /metrics with {answer.status}")
-        figures: dict[str, float] = {}
-        for family in text_string_to_metric_families(answer.body.decode(errors="replace")):
-            for sample in family.samples:
-                figures[sample.name] = figures.get(sample.name, 0.0) + sample.value
-        return figures
+        return figures_of(answer)
 
     async def resume(self, handle: EngineHandle) -> None:
         """Continue the whole group."""

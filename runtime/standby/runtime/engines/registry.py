@@ -76,6 +76,8 @@ class EngineRegistry:
                 adapters[kind] = make()
             except ConfigurationError as error:
                 absent[kind] = error
+            except OSError as error:  # a path in the settings that this user may not even look at
+                absent[kind] = ConfigurationError(f"engine {kind} cannot be looked for: {error}", remedy="correct its setting")
         return cls(adapters, absent)
 
     def available(self) -> tuple[EngineKind, ...]:

@@ -13,8 +13,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from standby.domain.errors import EngineError, InvalidInput
 from standby.domain.model import EngineKind, Manifest
 from standby.domain.node import DeviceKind
@@ -30,6 +28,7 @@ from standby.runtime.engines.base import (
     describe,
 )
 from standby.runtime.engines.loopback_ports import LOOPBACK, LoopbackPorts, names_taken_port
+from standby.runtime.engines.metrics_text import figures_of
 from standby.runtime.engines.process_engine import ProcessEngine
 from standby.runtime.engines.tensorrt_llm_options import TensorRtLlmOptions
 from standby.runtime.engines.tensorrt_llm_program import TrtLlmProgram
@@ -151,7 +150,7 @@ class TensorRtLlm(ProcessEngine):
             lines, tail = log_lines(handle.log)
             if handle.process.status is None or not any(names_taken_port(line) for line in (*lines, *tail)):
                 raise
-            port = self._runs[handle.folder].port
+            port = self._run(handle).port
             failure = describe(handle, f"port {port} was taken by another program meanwhile", code="engine_port_taken")
             raise StartFailure(failure, remedy="nothing to do: the next start gets another port") from error
         await self._look_whether_it_sleeps(handle, deadline_s)
@@ -161,37 +160,30 @@ class TensorRtLlm(ProcessEngine):
 
         An idle engine writes none, and version 1.2 waits up to 2 s for one before it answers.
         """
-        run = self._runs[handle.folder]
+        run = self._run(handle)
         if not TensorRtLlmOptions.parse(handle.spec.options).iteration_stats:
             return EngineLoad()
         records = await _iterations(handle, deadline_s)
         if records:
-            last = records[-1]
-            run.load = EngineLoad(
-                running=int(last.get("numActiveRequests", 0)),
-                waiting=int(last.get("numQueuedRequests", 0)),
-                progress=float(last.get("iter", 0)),
-            )
+            run.load = _load_of(records[-1])
         return run.load or EngineLoad(progress=0.0)
 
     async def metrics(self, handle: EngineHandle, deadline_s: float) -> dict[str, float]:
         """Return the Prometheus figures of requests, where the option request_metrics is set. Raises EngineError."""
         if not TensorRtLlmOptions.parse(handle.spec.options).request_metrics:
             return {}
-        answer = await _ask(handle, "/prometheus/metrics", deadline_s)
-        figures: dict[str, float] = {}
-        for family in text_string_to_metric_families(answer.body.decode(errors="replace")):
-            for sample in family.samples:
-                figures[sample.name] = figures.get(sample.name, 0.0) + sample.value
-        return figures
+        return figures_of(await _ask(handle, "/prometheus/metrics", deadline_s), "/prometheus/metrics")
 
     async def suspend(self, handle: EngineHandle, *, depth: int = 1) -> SuspendResult:  # noqa: ARG002 - it knows one way only
         """Release weights and key-value cache of an engine that has nothing to do, and make sure that it did."""
         if not self._sleeps:
             raise EngineError(f"{self.version} cannot sleep: it is hot or cold", remedy="stop it, and start it when wanted")
-        working = (await self.load(handle, _BUSY_LOOK_LIMIT_S)).running
-        if working:
-            raise EngineError(f"engine still works on {working} requests and is not put to sleep", remedy="drain it first")
+        load = await self.load(handle, _BUSY_LOOK_LIMIT_S)
+        if load.running or load.waiting:
+            raise EngineError(
+                f"engine still works on {load.running} requests, {load.waiting} wait; it is not put to sleep",
+                remedy="drain it first",
+            )
         began = time.perf_counter()
         before = await _held(handle)
         control = self._control(handle)
@@ -275,8 +267,14 @@ class TensorRtLlm(ProcessEngine):
         return {**added, KEY_VARIABLE: run.key} if self._sleeps else added
 
     def _control(self, handle: EngineHandle) -> RuntimeControl:
-        run = self._runs[handle.folder]
+        run = self._run(handle)
         return RuntimeControl(LOOPBACK, run.port, run.key)
+
+    def _run(self, handle: EngineHandle) -> _Run:
+        """Return what is known of a run. Raises EngineError when it was stopped, as between two looks of its health."""
+        if (run := self._runs.get(handle.folder)) is None:
+            raise EngineError("engine was stopped meanwhile")
+        return run
 
     def _forget(self, folder: Path) -> None:
         if (run := self._runs.pop(folder, None)) is not None:
@@ -293,8 +291,22 @@ async def _iterations(handle: EngineHandle, deadline_s: float) -> list[dict[str,
     if not isinstance(answer, list):
         raise EngineError(f"engine answered /metrics with something else than a list: {str(answer)[:_SHOWN_BYTES]}")
     # Some versions hand each record on as the text that the executor made.
-    records = [json.loads(record) if isinstance(record, str) else record for record in answer]
+    try:
+        records = [json.loads(record) if isinstance(record, str) else record for record in answer]
+    except ValueError as error:
+        raise EngineError(f"engine answered /metrics with a record that is no JSON: {error}") from error
     return [record for record in records if isinstance(record, dict)]
+
+
+def _load_of(record: Mapping[str, Any]) -> EngineLoad:
+    try:
+        return EngineLoad(
+            running=int(record.get("numActiveRequests", 0)),
+            waiting=int(record.get("numQueuedRequests", 0)),
+            progress=float(record.get("iter", 0)),
+        )
+    except (TypeError, ValueError) as error:
+        raise EngineError(f"engine's iteration record cannot be read: {str(record)[:_SHOWN_BYTES]}") from error
 
 
 async def _ask(handle: EngineHandle, path: str, deadline_s: float) -> Answer:

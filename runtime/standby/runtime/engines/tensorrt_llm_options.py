@@ -5,13 +5,11 @@ No option names a file or a program: a model's options come from a tenant.
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from standby.domain.errors import InvalidInput
-from standby.domain.values import Value
-from standby.runtime.engines.base import Options
+from standby.runtime.engines.options import EngineOptions
 from standby.runtime.engines.tensorrt_llm_config import (
     CudaGraphConfig,
     KvCacheConfig,
@@ -27,8 +25,10 @@ _RECORDS_KEPT = 16
 """Iteration records between two looks at the load; the newest alone counts, and a thousand of them are a megabyte."""
 
 
-class TensorRtLlmOptions(Value):
+class TensorRtLlmOptions(EngineOptions):
     """Engine options of a model served by TensorRT-LLM. Sizes are per engine, not per slot."""
+
+    engine = "TensorRT-LLM"
 
     context: int | None = Field(default=None, ge=64, le=10_000_000, description="tokens of one request; unset: the model's own")
     batch_tokens: int = Field(default=8192, ge=64, le=1_048_576, description="tokens computed in one step")
@@ -75,21 +75,6 @@ class TensorRtLlmOptions(Value):
     def devices(self) -> int:
         """How many devices it needs."""
         return self.tensor_parallel * self.pipeline_parallel
-
-    @classmethod
-    def parse(cls, options: Options) -> Self:
-        """Return the options. Raises InvalidInput that names each wrong one and lists the allowed ones."""
-        try:
-            return cls.model_validate(dict(options))
-        except ValidationError as error:
-            faults = "; ".join(
-                f"{'.'.join(map(str, part['loc']))}={str(part['input'])[:60]!r}: {_rule(part['type'], part['msg'])}"
-                for part in error.errors()
-            )
-            raise InvalidInput(
-                f"TensorRT-LLM engine options are not valid: {faults}",
-                remedy=f"allowed options: {', '.join(sorted(cls.model_fields))}",
-            ) from error
 
     def config(self, slots: int) -> TrtLlmConfig:
         """Return the configuration file of an engine that serves ``slots`` requests at once."""
@@ -160,7 +145,3 @@ class TensorRtLlmOptions(Value):
             case sizes:
                 chosen = tuple(sorted({int(size) for size in sizes.split(",")}))
                 return {"cuda_graph_config": CudaGraphConfig(batch_sizes=chosen, enable_padding=True)}
-
-
-def _rule(kind: str, message: str) -> str:
-    return "no such option" if kind == "extra_forbidden" else message

@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -138,7 +139,9 @@ class Vllm(ProcessEngine):
         command = foreign_command(self._program.python, _CHILD, arguments)
         process = await super().bring_up(spec, command, log=log, mark=mark, extra={**self._preload(), **added}, ready=ready)
         if spec.cores:
-            with contextlib.suppress(ProcessLookupError):  # it has ended already, which its exit will say
+            # An error here would lose a process that runs: one that has ended already says so by its exit, and
+            # processors that are not ours any more are told when the whole engine is bound to them.
+            with contextlib.suppress(OSError):
                 os.sched_setaffinity(process.pid, spec.cores)
         return process
 
@@ -168,7 +171,7 @@ class Vllm(ProcessEngine):
             self._levels.pop(handle, None)
 
     async def stop(self, handle: EngineHandle, grace_s: float) -> ExitStatus:
-        """End the group; an engine that is still starting ignores SIGTERM and is killed after ``grace_s``."""
+        """End the group; what does not end by SIGTERM, e.g. in the last moments of its start, is killed after ``grace_s``."""
         self._levels.pop(handle, None)
         return await super().stop(handle, grace_s)
 
@@ -176,7 +179,9 @@ class Vllm(ProcessEngine):
         """Return what must be in the environment when the interpreter starts."""
         libraries = [str(path) for path in self._program.preload]
         inherited = os.environ.get("LD_PRELOAD")
-        return {"LD_PRELOAD": ":".join([*libraries, *([inherited] if inherited else [])])} if libraries else {}
+        found = {"LD_PRELOAD": ":".join([*libraries, *([inherited] if inherited else [])])} if libraries else {}
+        # What lies on our own search path would win over the packages of another interpreter.
+        return found if self._program.python == Path(sys.executable) else {**found, "PYTHONPATH": ""}
 
     async def _sleep_on_gpu(self, handle: EngineHandle, level: int) -> SuspendResult:
         if level not in LEVELS:

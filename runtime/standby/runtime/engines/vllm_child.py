@@ -72,14 +72,18 @@ async def _warm_and_say(socket: Path, name: str) -> None:
     body = json.dumps({"model": name, "prompt": _WARM_PROMPT, "max_tokens": 1, "temperature": 0}).encode()
     head = "POST /v1/completions HTTP/1.1\r\nHost: engine\r\nConnection: close\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-    status = (await reader.readline()).split()
-    await reader.read()
+    status: list[bytes] = []
+    with contextlib.suppress(OSError):
+        status = (await reader.readline()).split()
+        await reader.read()
     writer.close()
     # 4xx: it has loaded, but generates no text, as models that only embed. 5xx, or nothing at all: it is not well.
     if len(status) > 1 and not status[1].startswith(b"5"):
         _say_ready()
-    else:
-        sys.stderr.write(f"the first request was answered with {status!r}: the engine does not say that it is ready\n")
+        return
+    sys.stderr.write(f"ERROR the engine failed at its first request, which was answered with {status!r}\n")
+    sys.stderr.flush()
+    os._exit(1)  # it would be waited for until the limit of its start
 
 
 def _say_ready() -> None:

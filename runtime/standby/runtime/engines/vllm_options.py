@@ -6,13 +6,11 @@ No option names a path, and none lets a model bring code of its own: ``trust_rem
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Final, Literal, Self
+from typing import Final, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from standby.domain.errors import InvalidInput
-from standby.domain.values import Value
-from standby.runtime.engines.base import Options
+from standby.runtime.engines.options import EngineOptions
 
 Quantization = Literal[
     "none", "awq", "awq_marlin", "gptq", "gptq_marlin", "compressed-tensors", "fp8", "modelopt", "modelopt_fp4", "mxfp4",
@@ -33,8 +31,10 @@ NEEDED_PACKAGES: Final = MappingProxyType(
 _LORA_RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
-class VllmOptions(Value):
+class VllmOptions(EngineOptions):
     """Engine options of a model served by vLLM."""
+
+    engine = "vLLM"
 
     context: int = Field(default=2048, ge=64, le=10_485_760, description="tokens per request, capped by the model's own")
     kv_cache_mib: int = Field(
@@ -100,22 +100,3 @@ class VllmOptions(Value):
     def eager(self, *, on_gpu: bool) -> bool:
         """Return whether nothing is compiled or captured."""
         return (not on_gpu) if self.enforce_eager is None else self.enforce_eager
-
-    @classmethod
-    def parse(cls, options: Options) -> Self:
-        """Return the options. Raises InvalidInput that names each wrong one and lists the allowed ones."""
-        try:
-            return cls.model_validate(dict(options))
-        except ValidationError as error:
-            faults = "; ".join(
-                f"{'.'.join(map(str, part['loc']))}={str(part['input'])[:60]!r}: {_rule(part['type'], part['msg'])}"
-                for part in error.errors()
-            )
-            raise InvalidInput(
-                f"vLLM engine options are not valid: {faults}",
-                remedy=f"allowed options: {', '.join(sorted(cls.model_fields))}",
-            ) from error
-
-
-def _rule(kind: str, message: str) -> str:
-    return "no such option" if kind == "extra_forbidden" else message

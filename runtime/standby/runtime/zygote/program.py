@@ -92,12 +92,12 @@ def _serve_forks(control: socket.socket, profile: Profile) -> None:
     mark = shown_mark()
     while (received := receive_request(control)) is not None:
         request, descriptors = received
+        sys.stdout.flush()  # a fork would write what is held back once more, into the engine's log
         try:
             _fork(request, descriptors, mark, control, profile)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
-        sys.stdout.flush()
 
 
 def _fork(request: ForkRequest, descriptors: list[int], mark: str, control: socket.socket, profile: Profile) -> None:
