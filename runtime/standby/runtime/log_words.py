@@ -40,6 +40,7 @@ _PREFIX_LIMIT: Final = 200  # of an endless line of dashes the pattern would be 
 _HARMLESS: Final = frozenset({"DEBUG", "INFO", "WARN", "WARNING"})
 _HEADLINE_LINES: Final = 2  # "EngineCore failed to start." and the like, right above the traceback that says why
 _GOES_ON: Final = re.compile(r":\s*$|validation errors? for ")
+_RAISED: Final = re.compile(r"[A-Za-z_][\w.]*(?::|\s*$)")
 _CHAINED: Final = re.compile(r"(?:During handling of|The above exception was)")
 _CHAIN_LINES: Final = 8  # between one exception's words and the line that says that another followed
 
@@ -83,9 +84,13 @@ def _raised(told: list[tuple[str, str]], trace: int) -> str:
 
 
 def _end_of(told: list[tuple[str, str]], trace: int) -> int | None:
-    """Return where the traceback's exception stands: the first line after it that is not indented."""
+    """Return where the traceback's exception stands: after it, not indented, a name as of a class.
+
+    Another process of the engine may have written a line of its own in between.
+    """
+    level = told[trace][0]
     after = range(trace + 1, len(told))
-    return next((place for place in after if (text := told[place][1]) and not text[0].isspace()), None)
+    return next((place for place in after if told[place][0] == level and _RAISED.match(told[place][1])), None)
 
 
 def _whole(told: list[tuple[str, str]], position: int) -> str:

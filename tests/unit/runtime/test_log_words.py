@@ -80,6 +80,18 @@ def test_an_exception_that_only_announces_its_words_is_taken_with_them() -> None
     )
 
 
+def test_a_line_of_another_process_within_a_traceback_is_not_taken_for_its_exception() -> None:
+    lines = [
+        "Traceback (most recent call last):",
+        '  File "x.py", line 1, in <module>',
+        "(EngineCore pid=12) INFO 11-29 22:23:57 [core.py:133] Initializing an engine with config: model='/m'",
+        "[W1129 22:23:57.115 utils.cpp:68] Warning: NUMA binding: MEMBIND (function operator())",
+        "    boom()",
+        "ValueError: no tokenizer",
+    ]
+    assert first_error_line(lines) == "ValueError: no tokenizer"
+
+
 def test_an_exception_that_led_to_another_is_taken_with_it() -> None:
     """The first says what is wrong, the second often where."""
     lines = [
