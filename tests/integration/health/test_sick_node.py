@@ -26,7 +26,7 @@ from standby.domain.model import EngineKind, Model, SourceOptions
 from standby.gateway.api.responses import json_response
 from standby.gateway.api.views import instance_view, node_view
 from standby.host import tasks
-from standby.warm_pool import health_watch
+from standby.warm_pool import health_watch, wiring
 from standby.warm_pool.health import HealthLimits
 from standby.warm_pool.main import node
 from standby.warm_pool.settings import NodeSettings
@@ -93,7 +93,7 @@ class Rig:
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr(health_watch, "HealthLimits", lambda: QUICK)
+    monkeypatch.setattr(wiring, "HealthLimits", lambda **_: QUICK)
     monkeypatch.setattr(health_watch, "PERIOD_S", 0.1)
     monkeypatch.setenv("STANDBY_FAKE_ENGINE", str(FAKE_ENGINE_PROGRAM))
     async with AsyncExitStack() as stack:
