@@ -111,7 +111,8 @@ async def test_an_endpoint_is_asked_shown_and_deleted(shell: Shell) -> None:
     assert (asked.out, streamed.out) == (f"{PARIS}\n", f"{PARIS}\n")
     assert (asked.err, streamed.err) == ("", "")
     assert raw["status"] == 200
-    assert raw["headers"]["x-standby-rung"] in {"ready", "asleep"}  # a second may pass before a process has started
+    # A second may pass before a process has started; on a crowded machine a wake may end in a start.
+    assert raw["headers"]["x-standby-rung"] in {"ready", "asleep", "staged"}
     assert raw["body"]["usage"]["completion_tokens"] == 2
     assert waited.out.startswith("endpoint chat is InService, asleep: process kept, ")
     assert "keep_ready" in asleep.out
