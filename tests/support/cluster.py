@@ -5,7 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from standby.controller.actions import Action, Assign, ConfirmAbsent, DropEndpoint, MarkEndpoint, Plan, Retarget, Unassign
+from standby.controller.actions import (
+    Action,
+    Assign,
+    ConfirmAbsent,
+    DropEndpoint,
+    MarkEndpoint,
+    Plan,
+    Retarget,
+    SettleUpdate,
+    Unassign,
+)
 from standby.controller.demand import DemandBook
 from standby.controller.placement import memory_need
 from standby.controller.plan import plan
@@ -20,65 +30,30 @@ from standby.controller.view import (
 )
 from standby.domain.assignment import Assignment
 from standby.domain.demand import Demand, GatewayBeat
-from standby.domain.endpoint import NO_ZYGOTE, Endpoint, EndpointConfig, EndpointStatus, Failure, ScalePolicy, Variant
+from standby.domain.endpoint import (
+    NO_ZYGOTE,
+    Endpoint,
+    EndpointConfig,
+    EndpointStatus,
+    Failure,
+    ScalePolicy,
+    Variant,
+    VariantCapacity,
+)
 from standby.domain.instance import Instance, InstanceState, Rung
-from standby.domain.model import EngineKind, Manifest, Model, ModelFormat, ObjectRef
+from standby.domain.model import Model
 from standby.domain.names import key
-from standby.domain.node import CachedArtifact, MemoryLedger, Node, Zygote
+from support.cluster_records import GIB, HATCHED, MIB, TENANT, cached, make_config, make_endpoint, make_model, make_node
 
-TENANT = "000000000000"
-MIB = 1024 * 1024
-GIB = 1024 * MIB
+__all__ = ["GIB", "HATCHED", "MIB", "REST", "TENANT", "Cluster", "Slot", "cached", "make_config", "make_endpoint"]
+__all__ += ["make_model", "make_node"]
+
 REST = {
     Rung.READY: InstanceState.READY,
     Rung.ASLEEP: InstanceState.ASLEEP,
     Rung.ZYGOTE: InstanceState.ZYGOTE,
     Rung.STAGED: InstanceState.STAGED,
 }
-# A node that has a zygote for the fake engine.
-HATCHED = {EngineKind.FAKE: Zygote(state="ready")}
-
-
-def make_model(name: str = "smol", size: int = 100 * MIB, engine: EngineKind = EngineKind.FAKE) -> Model:
-    """Return a model of one GGUF object."""
-    manifest = Manifest(
-        source_uri=f"s3://models/{name}/",
-        format=ModelFormat.GGUF,
-        objects=(ObjectRef(key=f"{name}/m.gguf", path="m.gguf", size=size, etag=name),),
-    )
-    return Model(tenant=TENANT, name=name, manifest=manifest, engine=engine, created_at=0.0)
-
-
-def make_endpoint(name: str, status: EndpointStatus = EndpointStatus.IN_SERVICE, generation: int = 1) -> Endpoint:
-    """Return an endpoint whose config bears its own name."""
-    return Endpoint(
-        tenant=TENANT,
-        name=name,
-        config=name,
-        served_name=name,
-        status=status,
-        created_at=0.0,
-        updated_at=0.0,
-        generation=generation,
-    )
-
-
-def make_config(name: str, *variants: Variant) -> EndpointConfig:
-    """Return a config with the given variants."""
-    return EndpointConfig(tenant=TENANT, name=name, variants=variants, created_at=0.0)
-
-
-def make_node(name: str = "n1", capacity: int = 8 * GIB, **fields: object) -> Node:
-    """Return a node that runs the fake engine."""
-    values: dict[str, object] = {
-        "name": name,
-        "boot_id": "b1",
-        "door": "127.0.0.1:7000",
-        "engines": (EngineKind.FAKE,),
-        "memory": MemoryLedger(capacity=capacity),
-        "started_at": 0.0,
-    }
-    return Node.model_validate({**values, **fields})
 
 
 @dataclass
@@ -90,16 +65,18 @@ class Slot:
     since: float
     seen: ObservedInstance | None = None
     done_at: float = math.inf
+    hears_at: float = math.inf
 
 
 @dataclass
 class Cluster:
     """Endpoints, nodes and one gateway; ``run_until`` lets time pass, planning only on news and at the plan's own wakes.
 
-    Instances of the endpoints in ``fails`` do not start; on the nodes in ``no_hatch`` no zygote is ever ready.
+    Instances of the endpoints and models in ``fails`` do not start; on the nodes in ``no_hatch`` no zygote is ever ready.
     """
 
     load_s: float = 2.0
+    hears_s: float = 0.05
     now: float = 1000.0
     hatch_s: float = 0.0
     fails: set[str] = field(default_factory=set)
@@ -113,8 +90,8 @@ class Cluster:
     models: dict[str, Model] = field(default_factory=dict)
     nodes: dict[str, ObservedNode] = field(default_factory=dict)
     silent_nodes: set[str] = field(default_factory=set)
-    traffic: dict[str, tuple[int, int]] = field(default_factory=dict)
-    ended_at: dict[str, float] = field(default_factory=dict)
+    traffic: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    ended_at: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.book = DemandBook(lambda: self.now)
@@ -122,6 +99,7 @@ class Cluster:
         self._sequence = 0
         self._status_at: dict[str, float] = {}
         self._failure_at: dict[str, float] = {}
+        self._pending_at: dict[str, float] = {}
         self._wake_at = self._beat_at = self.now
         self.plans = 0
 
@@ -132,21 +110,48 @@ class Cluster:
         self.nodes[name] = ObservedNode(node, self.now, confirmed=True)
 
     def add_endpoint(
-        self, name: str = "e", *, model: Model | None = None, memory_mb: int | None = None, **policy: object
+        self,
+        name: str = "e",
+        *,
+        model: Model | None = None,
+        memory_mb: int | None = None,
+        limit: int | None = None,
+        variants: tuple[Variant, ...] = (),
+        **policy: object,
     ) -> str:
+        """Add an endpoint of one variant, or of the given ones, whose models are made where they are not known."""
         chosen = model or make_model(f"m-{name}")
-        variant = Variant(model=chosen.name, memory_mb=memory_mb, policy=ScalePolicy.model_validate(policy))
+        scale = ScalePolicy.model_validate(policy)
+        variant = Variant(model=chosen.name, memory_mb=memory_mb, concurrency_limit=limit, policy=scale)
         self.models[chosen.name] = chosen
-        self.configs[name] = make_config(name, variant)
+        for one in variants:
+            self.models.setdefault(one.model, make_model(one.model))
+        self.configs[name] = make_config(name, *(variants or (variant,)))
         self.endpoints[key(TENANT, name)] = (make_endpoint(name), self._next())
         return key(TENANT, name)
 
-    def ask(self, name: str = "e", *, queued: int = 0, in_flight: int = 0) -> None:
-        """Say what the gateway has for an endpoint from now on."""
-        before = self.traffic.get(name, (0, 0))
-        self.traffic[name] = (in_flight, queued)
+    def update(self, name: str, *variants: Variant, models: tuple[Model, ...] = ()) -> None:
+        """Do what the gateway does when somebody updates an endpoint: another config is to take over."""
+        self.models |= {model.name: model for model in models}
+        config = f"{name}-{self._next()}"
+        self.configs[config] = make_config(config, *variants)
+        self._change(name, status=EndpointStatus.UPDATING, pending_config=config, update_failure=None)
+        self._pending_at[key(TENANT, name)] = self.now
+
+    def resize(self, name: str, variant: str, **capacity: object) -> None:
+        """Do what the gateway does when somebody changes a variant's weight or capacity."""
+        self._change(name, capacities={variant: VariantCapacity.model_validate(capacity)})
+
+    def _change(self, name: str, **changes: object) -> None:
+        record, _ = self.endpoints[key(TENANT, name)]
+        self.endpoints[key(TENANT, name)] = (record.model_copy(update=changes), self._next())
+
+    def ask(self, name: str = "e", *, queued: int = 0, in_flight: int = 0, variant: str = "") -> None:
+        """Say what the gateway has for an endpoint, or for a variant of it, from now on."""
+        before = self.traffic.get((name, variant), (0, 0))
+        self.traffic[name, variant] = (in_flight, queued)
         if sum(before) and not in_flight + queued:
-            self.ended_at[name] = self.now
+            self.ended_at[name, variant] = self.now
         self.beat()
 
     def beat(self) -> None:
@@ -158,11 +163,12 @@ class Cluster:
                 sequence=self._sequence,
                 tenant=TENANT,
                 endpoint=name,
+                variant=variant,
                 in_flight=in_flight,
                 queued=queued,
-                idle=0.0 if in_flight + queued else self.now - self.ended_at.get(name, self.now),
+                idle=0.0 if in_flight + queued else self.now - self.ended_at.get((name, variant), self.now),
             )
-            for name, (in_flight, queued) in self.traffic.items()
+            for (name, variant), (in_flight, queued) in self.traffic.items()
         )
         self.book.take_beat(GatewayBeat(gateway="g1", boot_id="g", sequence=self._sequence, demands=demands))
 
@@ -185,11 +191,16 @@ class Cluster:
         for name, (record, revision) in self.endpoints.items():
             own = tuple(p for p in placed.values() if p.assignment.endpoint == record.name)
             self.book.keep_window(name, 60.0)
+            config, pending = self.configs.get(record.config), self.configs.get(record.pending_config or "")
+            names = [variant.name for one in (config, pending) if one is not None for variant in one.variants]
             views[name] = EndpointView(
                 key=name,
                 record=record,
                 revision=revision,
-                config=self.configs.get(record.config),
+                config=config,
+                pending=pending,
+                demands=self.book.by_variant(name, names),
+                pending_at=self._pending_at.get(name, 0.0),
                 models=self.models,
                 demand=self.book.demand(name),
                 placed=own,
@@ -213,6 +224,8 @@ class Cluster:
             self.trace.append((self.now, action))
             self._apply(action)
         second = plan(self.view(), self.now)
+        if any(isinstance(a, SettleUpdate) for a in first.actions):
+            return self.decide()  # an update's end is a new state: what leaves then is planned from there
         absent = [a for a in second.actions if not isinstance(a, (ConfirmAbsent, DropEndpoint))]
         assert not absent, f"not idempotent at {self.now}: {first.actions} then {absent}"
         self._wake_at = second.wake_at
@@ -221,7 +234,7 @@ class Cluster:
     def run_until(self, until: float) -> None:
         """Let time pass; nodes finish their climbs, the gateway beats each second, the controller plans when it must."""
         while True:
-            due = [s.done_at for s in self.slots.values()]
+            due = [min(s.done_at, s.hears_at) for s in self.slots.values()]
             at = min([self._wake_at, self._beat_at, self.book.next_expiry(), *due])
             if at > until:
                 break
@@ -256,7 +269,8 @@ class Cluster:
             "state": state,
             "epoch": 1,
             "door": "127.0.0.1:7000",
-            "slots": slot.assignment.slots,
+            "slots": slot.assignment.door_slots,
+            "version": slot.assignment.version,
             "idle_since": clock if state is InstanceState.READY else None,
             "rung_since": clock if moved or before is None else before.rung_since,
             "assignment_intent": slot.assignment.intent,
@@ -283,11 +297,15 @@ class Cluster:
         for name, slot in self.slots.items():
             if slot.done_at <= self.now:
                 self._finish(name, slot)
+            if slot.hears_at <= self.now:
+                slot.hears_at = math.inf
+                assert slot.seen is not None
+                self.report(name, slot.seen.record.state, in_flight=slot.seen.record.in_flight)
 
     def _finish(self, name: str, slot: Slot) -> None:
         rung = slot.assignment.rung
         slot.done_at = math.inf
-        if rung is Rung.READY and slot.assignment.endpoint in self.fails:
+        if rung is Rung.READY and {slot.assignment.endpoint, slot.assignment.model.name} & self.fails:
             attempts = 1
             if slot.seen is not None and slot.seen.record.failure is not None:
                 attempts = slot.seen.record.failure.attempts + 1
@@ -329,6 +347,8 @@ class Cluster:
                     model=action.model,
                     rung=action.rung,
                     slots=action.slots,
+                    admits=action.admits,
+                    version=action.version,
                     memory_mb=action.memory_mb,
                     intent=f"i{serial}",
                     leader_epoch=1,
@@ -338,28 +358,34 @@ class Cluster:
                 slot = self.slots[action.key]
                 assert slot.revision == action.revision
                 serial = self._next()
-                update = {"rung": action.rung, "slots": action.slots, "intent": f"i{serial}"}
+                update = {"rung": action.rung, "slots": action.slots, "admits": action.admits, "intent": f"i{serial}"}
                 slot.assignment = slot.assignment.model_copy(update=update)
                 slot.revision = serial
-                slot.done_at = self.now + (self.load_s if action.rung is Rung.READY else 0.1)
+                if action.rung is not action.before:
+                    slot.done_at = self.now + (self.load_s if action.rung is Rung.READY else 0.1)
+                elif slot.seen is not None:
+                    slot.hears_at = self.now + self.hears_s
             case Unassign():
                 assert self.slots[action.key].revision == action.revision
                 del self.slots[action.key]
             case MarkEndpoint():
                 record, revision = self.endpoints[action.key]
                 assert revision == action.revision
-                update = {"status": action.status, "failure": action.failure}
-                self.endpoints[action.key] = (record.model_copy(update=update), self._next())
+                self._change(record.name, status=action.status, failure=action.failure)
                 self._failure_at[action.key] = self.now
                 if record.status is not action.status:
                     self._status_at[action.key] = self.now
+            case SettleUpdate():
+                self._settle(action)
             case DropEndpoint():
                 del self.endpoints[action.key]
             case ConfirmAbsent():
                 for name, _ in action.assignments:
                     del self.slots[name]
 
-
-def cached(model: Model) -> CachedArtifact:
-    """Return the cache entry of a model."""
-    return CachedArtifact(digest=model.manifest.digest, bytes=model.manifest.total_bytes, pinned=False)
+    def _settle(self, action: SettleUpdate) -> None:
+        record, _ = self.endpoints[action.key]
+        changes: dict[str, object] = {"pending_config": None, "pending_capacities": {}, "update_failure": action.failure}
+        if action.failure is None:
+            changes |= {"config": record.pending_config, "capacities": record.pending_capacities}
+        self._change(record.name, status=EndpointStatus.IN_SERVICE, **changes)

@@ -142,6 +142,8 @@ async def _context(stack: AsyncExitStack, bus: Bus, environment: Mapping[str, st
         instances=Mirror(tables.instances),
         nodes=Mirror(tables.nodes),
         prices=Mirror(tables.prices),
+        tenants=Mirror(tables.tenants),
+        access_keys=Mirror(tables.access_keys),
     )
     for name in Copies.__dataclass_fields__:
         mirror = getattr(copies, name)

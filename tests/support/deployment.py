@@ -107,14 +107,31 @@ class Deployment:
 
         ``model`` names one that is registered already, of whatever engine; ``memory_mb`` reserves so much for an instance.
         """
-        model = model or await self._model({} if knobs is None else knobs)
+        model = model or await self.model({} if knobs is None else knobs)
         body: Json = {"name": name, "model": model, "policy": policy, "memory_mb": memory_mb}
         if served_name is not None:
             body["served_name"] = served_name
         await self.api("POST", "/endpoints", body)
         for gateway in range(1, len(self.stack.urls)):
-            await self.until(lambda g=gateway: self._knows(name, g), f"gateway {gateway} knows {name}")  # type: ignore[misc]
+            await self.until(lambda g=gateway: self.knows(name, g), f"gateway {gateway} knows {name}")  # type: ignore[misc]
         return name
+
+    async def knows(self, endpoint: str, gateway: int = 0) -> bool:
+        """Whether a gateway has heard of an endpoint and its config."""
+        answer = await self.call("GET", f"/api/v1/endpoints/{endpoint}", gateway=gateway)
+        return answer.status_code == 200 and bool(answer.json()["variants"])
+
+    async def model(self, knobs: Mapping[str, Option]) -> str:
+        """Register one model for each set of knobs: each a tiny file of its own."""
+        spelled = json.dumps(dict(knobs), sort_keys=True)
+        if spelled not in self._models:
+            number = len(self._models) + 1
+            path = self.artifacts / f"m{number}.gguf"
+            path.write_bytes(gguf(seed=number))
+            body = {"name": f"m{number}", "source_uri": path.as_uri(), "engine": "fake", "engine_options": dict(knobs)}
+            await self.api("POST", "/models", body)
+            self._models[spelled] = f"m{number}"
+        return self._models[spelled]
 
     async def show(self, endpoint: str, *, gateway: int = 0) -> Json:
         """The endpoint as the API shows it."""
@@ -250,22 +267,6 @@ class Deployment:
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
-    async def _model(self, knobs: Mapping[str, Option]) -> str:
-        """Register one model for each set of knobs: each a tiny file of its own."""
-        spelled = json.dumps(dict(knobs), sort_keys=True)
-        if spelled not in self._models:
-            number = len(self._models) + 1
-            path = self.artifacts / f"m{number}.gguf"
-            path.write_bytes(gguf(seed=number))
-            body = {"name": f"m{number}", "source_uri": path.as_uri(), "engine": "fake", "engine_options": dict(knobs)}
-            await self.api("POST", "/models", body)
-            self._models[spelled] = f"m{number}"
-        return self._models[spelled]
-
-    async def _knows(self, endpoint: str, gateway: int) -> bool:
-        answer = await self.call("GET", f"/api/v1/endpoints/{endpoint}", gateway=gateway)
-        return answer.status_code == 200 and bool(answer.json()["variants"])
-
     async def follow(self, standing: asyncio.Event) -> None:
         """Collect every event until cancelled; a stream that breaks is opened again, and nothing is taken twice."""
         seen: set[str] = set()
@@ -378,6 +379,16 @@ def text_of(answer: httpx.Response) -> str:
     """The text of a chat completion that was answered well."""
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def aws_error_of(answer: httpx.Response, status: int, code: str) -> Json:
+    """The error of an endpoint's own routes, in AWS's envelope: ``code`` is our own name of it."""
+    assert answer.status_code == status, (answer.status_code, answer.text)
+    error: Json = answer.json()
+    assert error.get("StandbyCode") == code, error
+    assert error["Message"], error
+    assert answer.headers["x-amzn-errortype"] == error["__type"]
+    return error
 
 
 def error_of(answer: httpx.Response, status: int, code: str) -> Json:

@@ -12,10 +12,10 @@ import uvicorn
 
 from standby.domain.access import ApiKey
 from standby.domain.endpoint import ScalePolicy, Variant
-from standby.domain.errors import EndpointNotFound
+from standby.domain.errors import EndpointNotFound, VariantNotFound
 from standby.gateway import keys
 from standby.gateway.accounts import Account, Accounts
-from standby.gateway.dataplane import DataPlane
+from standby.gateway.dataplane import DataPlane, RuntimeOptions
 from standby.gateway.desk import AllRooms, Desk, Route
 from standby.gateway.public_port import PublicProtocol
 from support.builders import TENANT, an_endpoint, an_instance
@@ -52,9 +52,11 @@ class FixedDirectory:
     desk_of_e: Desk
     keys: dict[str, ApiKey]
 
-    def desk(self, _tenant: str, endpoint: str) -> Desk:
+    def desk(self, _tenant: str, endpoint: str, variant: str | None = None, _session: str | None = None) -> Desk:
         if endpoint != "e":
             raise EndpointNotFound("no such endpoint")
+        if variant not in (None, self.desk_of_e.route.variant.name):
+            raise VariantNotFound("no such variant")
         return self.desk_of_e
 
     desk_serving = desk
@@ -86,21 +88,35 @@ class GatewayRig:
         return {"authorization": f"Bearer {self.secret}", "content-type": "application/json", **more}
 
 
+def wake(desk: Desk, behind: Rig) -> None:
+    """Let the desk hear of the door's instance."""
+    host, port = behind.address
+    desk.instance_changed(an_instance(id=INSTANCE, slots=SLOTS, epoch=7, door=f"{host}:{port}"), seen=0)
+
+
 @contextlib.asynccontextmanager
 async def gateway_rig(
-    behind: Rig, *, protocol: type[PublicProtocol] = PublicProtocol, grace_s: int = 5
+    behind: Rig,
+    *,
+    protocol: type[PublicProtocol] = PublicProtocol,
+    grace_s: int = 5,
+    variant: Variant | None = None,
+    tenant: str = TENANT,
+    awake: bool = True,
+    max_body_bytes: int = 10**6,
+    runtime: RuntimeOptions | None = None,
 ) -> AsyncIterator[GatewayRig]:
-    """Serve the endpoint ``e``, whose one instance is the door's."""
+    """Serve the endpoint ``e``, whose one instance is the door's; unless it is ``awake``, it has none."""
     desk = Desk(
-        Route(an_endpoint(), Variant(model="m", policy=ScalePolicy(max_cold_wait=20))),
+        Route(an_endpoint(tenant=tenant), variant or Variant(model="m", policy=ScalePolicy(max_cold_wait=20))),
         AllRooms(10**8),
         time.monotonic,
         time.time,
         lambda _desk, _urgent: None,
     )
-    host, port = behind.address
-    desk.instance_changed(an_instance(id=INSTANCE, slots=SLOTS, epoch=7, door=f"{host}:{port}"), seen=0)
-    record, secret = keys.issue(tenant=TENANT, name="k", pepper=PEPPER, now=0.0)
+    if awake:
+        wake(desk, behind)
+    record, secret = keys.issue(tenant=tenant, name="k", pepper=PEPPER, now=0.0)
     accounts = RememberedAccounts()
     directory = FixedDirectory(desk, {record.id: record})
     plane = DataPlane(
@@ -109,9 +125,10 @@ async def gateway_rig(
         accounts,
         TOKEN,
         PEPPER,
-        10**6,
+        max_body_bytes,
         time.monotonic,
         time.time,
+        runtime=runtime or RuntimeOptions(),
     )
     config = uvicorn.Config(
         plane,

@@ -72,6 +72,16 @@ BETWEEN_PROCESSES: Final = MappingProxyType(
 )
 
 
+MODEL_ENVIRONMENT: Final = MappingProxyType(
+    {
+        "STANDBY_ENGINE": "engine of the model",
+        "STANDBY_CREDENTIALS": "name of the tenant's stored keys for the model's store",
+        "STANDBY_KEEP_READY": "and the other times of the scale policy, see `sagemaker-extensions.md`",
+        "STANDBY_OUTPUT": "`lmi` or `tgi`: how answers to `inputs` are written",
+    }
+)
+
+
 def settings_page() -> str:
     """Return ``docs/settings.md``."""
     rows = sorted(_by_variable().items())
@@ -86,6 +96,8 @@ def settings_page() -> str:
         _table(("variable", "meaning"), ((f"`{name}`", what) for name, what in COMMAND_LINE.items())),
         "## Set by a node for its engines, never by hand",
         _table(("variable", "meaning"), ((f"`{name}`", what) for name, what in BETWEEN_PROCESSES.items())),
+        "## In the environment of a model that an AWS client creates",
+        _table(("variable", "meaning"), ((f"`{name}`", what) for name, what in MODEL_ENVIRONMENT.items())),
     )
 
 

@@ -45,13 +45,22 @@ class Shell:
 
     async def standby(self, *words: str, code: int = 0, stdin: bytes | None = None, **more: str) -> Ran:
         """Run ``standby words…``, which must end with ``code``; ``more`` are variables of the environment."""
-        return await self._run([str(BIN / "standby"), *words], code, stdin, more)
+        return await self.run([str(BIN / "standby"), *words], code, more, stdin=stdin)
 
     async def line(self, text: str, code: int = 0) -> Ran:
         """Run one line as the shell would."""
-        return await self._run(["bash", "-c", text], code, None, {})
+        return await self.run(["bash", "-c", text], code, {})
 
-    async def _run(self, command: list[str], code: int, stdin: bytes | None, more: Mapping[str, str]) -> Ran:
+    async def run(
+        self,
+        command: list[str],
+        code: int,
+        more: Mapping[str, str],
+        *,
+        stdin: bytes | None = None,
+        deadline_s: float = DEADLINE_S,
+    ) -> Ran:
+        """Run any command, which must end with ``code`` and without a traceback; ``more`` are variables."""
         process = await asyncio.create_subprocess_exec(
             *command,
             env={**self.environment, **more},
@@ -60,7 +69,7 @@ class Shell:
             stderr=asyncio.subprocess.PIPE,
         )
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(deadline_s):
                 out, err = await process.communicate(stdin)
         finally:
             if process.returncode is None:

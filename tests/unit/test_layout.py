@@ -11,6 +11,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 COMPONENTS = ("platform", "controller", "runtime", "warm_pool")
+DOCUMENTS = (
+    "ARCHITECTURE.md",
+    "README.md",
+    "CONTRIBUTING.md",
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+)
 TOP_LEVEL = {*COMPONENTS, "tests", "infra", "docs"}
 
 
@@ -58,13 +64,20 @@ def test_top_level_is_the_fixed_one() -> None:
     assert folders <= TOP_LEVEL
 
 
-@pytest.mark.parametrize("document", ["ARCHITECTURE.md", "README.md", "CONTRIBUTING.md", "docs/engines.md"])
+@pytest.mark.parametrize("document", DOCUMENTS)
 def test_files_named_in_documents_exist(document: str) -> None:
     text = (ROOT / document).read_text()
     named = set(re.findall(r"`((?:platform|controller|runtime|warm_pool|tests|infra|docs|\.ci)/[\w./-]+)`", text))
     if document == "ARCHITECTURE.md":
         assert len(named) >= 20
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_between_documents_lead_somewhere(document: str) -> None:
+    path = ROOT / document
+    linked = re.findall(r"\]\(([^)#:]+)\)", path.read_text())
+    assert [target for target in linked if not (path.parent / target).exists()] == []
 
 
 def test_files_stay_readable() -> None:

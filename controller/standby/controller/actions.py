@@ -32,12 +32,14 @@ class Assign:
     activation_limit: float
     demand_at: float | None
     reason: str
+    version: str = ""
+    admits: int | None = None
     inputs: Inputs = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retarget:
-    """Move an existing assignment to another rung, if it is still at ``revision``.
+    """Move an existing assignment to another rung, or let its door let in another number, if it is still at ``revision``.
 
     ``generation`` is the endpoint's that asks for a climb; None leaves it as it is.
     """
@@ -49,6 +51,7 @@ class Retarget:
     before: Rung
     rung: Rung
     slots: int
+    admits: int | None = None
     generation: int | None = None
     demand_at: float | None = None
     reason: str
@@ -82,6 +85,21 @@ class MarkEndpoint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettleUpdate:
+    """End an endpoint's update, if its record is still at ``revision``: its pending config takes over, or is given up.
+
+    ``failure`` None: it takes over.
+    """
+
+    key: str
+    revision: int
+    tenant: str
+    endpoint: str
+    failure: Failure | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DropEndpoint:
     """Remove the record of a deleted endpoint of which nothing is left."""
 
@@ -103,7 +121,7 @@ class ConfirmAbsent:
     reason: str
 
 
-Action: TypeAlias = Assign | Retarget | Unassign | MarkEndpoint | DropEndpoint | ConfirmAbsent
+Action: TypeAlias = Assign | Retarget | Unassign | MarkEndpoint | SettleUpdate | DropEndpoint | ConfirmAbsent
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,13 @@ from standby.controller.actions import (
     Inputs,
     MarkEndpoint,
     Retarget,
+    SettleUpdate,
     Unassign,
 )
 from standby.controller.leader import Leadership
 from standby.controller.state import ClusterState
 from standby.domain.assignment import Assignment
+from standby.domain.endpoint import EndpointStatus
 from standby.domain.errors import BusUnavailable, RevisionConflict, Unavailable
 from standby.domain.events import AnyEvent, DecisionMade, EndpointChanged
 from standby.domain.names import key
@@ -85,6 +87,8 @@ class Applier:
                     await self._unassign(action, done)
                 case MarkEndpoint():
                     await self._mark(action, done)
+                case SettleUpdate():
+                    await self._settle(action, done)
                 case DropEndpoint():
                     await self._drop(action, done)
                 case ConfirmAbsent():
@@ -141,6 +145,8 @@ class Applier:
             model=action.model,
             rung=action.rung,
             slots=action.slots,
+            admits=action.admits,
+            version=action.version,
             memory_mb=action.memory_mb,
             drain_limit=action.drain_limit,
             activation_limit=action.activation_limit,
@@ -161,6 +167,7 @@ class Applier:
         changes: dict[str, object] = {
             "rung": action.rung,
             "slots": action.slots,
+            "admits": action.admits,
             "intent": self._ids(),
             "leader_epoch": epoch,
             "reason": action.reason,
@@ -171,7 +178,7 @@ class Applier:
         value = known.value.model_copy(update=changes)
         revision = await self._tables.assignments.update(action.key, value, action.revision)
         self._state.wrote_assignment(action.key, value, revision)
-        verb = "climb" if action.rung > action.before else "sink"
+        verb = "resize" if action.rung is action.before else "climb" if action.rung > action.before else "sink"
         inputs = {**action.inputs, "from": action.before.label, "to": action.rung.label, "node": value.node}
         self._wrote(done, verb, action, value.instance, inputs)
 
@@ -189,6 +196,27 @@ class Applier:
         self._state.wrote_endpoint(Entry(action.key, value, revision))
         self._wrote(done, f"mark {action.status.value}", action, "", {"before": known.value.status.value})
         done.events.append(self._status_event(action, action.status.value))
+
+    async def _settle(self, action: SettleUpdate, done: Applied) -> None:
+        known = self._state.endpoint(action.key)
+        if known is None or known.revision != action.revision:
+            return
+        record = known.value
+        changes: dict[str, object] = {
+            "pending_config": None,
+            "pending_capacities": {},
+            "status": EndpointStatus.IN_SERVICE,
+            "update_failure": action.failure,
+            "updated_at": self._wall(),
+        }
+        if action.failure is None:
+            changes |= {"config": record.pending_config, "capacities": record.pending_capacities, "failure": None}
+        value = record.model_copy(update=changes)
+        revision = await self._tables.endpoints.update(action.key, value, action.revision)
+        self._state.wrote_endpoint(Entry(action.key, value, revision))
+        verb = "update" if action.failure is None else "roll back"
+        self._wrote(done, verb, action, "", {"before": record.config, "wanted": record.pending_config})
+        done.events.append(self._status_event(action, value.status.value))
 
     async def _drop(self, action: DropEndpoint, done: Applied) -> None:
         await self._tables.endpoints.delete(action.key, action.revision)
@@ -221,7 +249,7 @@ class Applier:
         match action:
             case Retarget() | Unassign():
                 await self._reload_assignment(action.key)
-            case MarkEndpoint() | DropEndpoint():
+            case MarkEndpoint() | SettleUpdate() | DropEndpoint():
                 entry = await self._tables.endpoints.get(action.key)
                 if entry is None:
                     self._state.dropped_endpoint(action.key, action.revision)
@@ -257,7 +285,7 @@ class Applier:
             inputs=inputs or {},
         )
 
-    def _status_event(self, action: MarkEndpoint | DropEndpoint, status: str) -> EndpointChanged:
+    def _status_event(self, action: MarkEndpoint | SettleUpdate | DropEndpoint, status: str) -> EndpointChanged:
         return EndpointChanged(
             id=self._ids(),
             at=self._wall(),

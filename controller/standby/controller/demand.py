@@ -1,12 +1,12 @@
-"""The book of demand: what each gateway last said, added up per endpoint."""
+"""The book of demand: what each gateway last said, added up per endpoint and per variant."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 
 from standby.controller.view import Bucket, EndpointDemand
 from standby.domain.demand import Demand, GatewayBeat
@@ -16,6 +16,9 @@ GATEWAY_LEASE_S: Final = 10.0
 _SHORTEST_BUCKET_S: Final = 0.25
 _BUCKETS_PER_WINDOW: Final = 240
 _LONGEST_WINDOW_S: Final = 3600.0
+
+# ``tenant.name`` of the endpoint, and the variant.
+Part: TypeAlias = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -31,12 +34,12 @@ class _Gateway:
     boot_id: str
     sequence: int
     heard_at: float
-    counts: dict[str, _Counts] = field(default_factory=dict)
+    counts: dict[Part, _Counts] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class _Series:
-    """Concurrency of one endpoint over its window."""
+    """Concurrency of one endpoint, or of one variant of it, over its window."""
 
     window_s: float = 60.0
     active_at: float = -math.inf
@@ -60,21 +63,48 @@ class _Series:
             self.buckets.popleft()
 
 
+@dataclass(slots=True)
+class _Book:
+    """What is remembered of one endpoint: as a whole, and by variant once there are several."""
+
+    whole: _Series = field(default_factory=_Series)
+    parts: dict[str, _Series] = field(default_factory=dict)
+    labels: list[str] = field(default_factory=list)
+
+    def of(self, variant: str) -> _Series:
+        """Return the series of a variant. While it is the only one that was ever heard of, that is the whole."""
+        if variant not in self.labels:
+            self.labels.append(variant)
+            if len(self.labels) == 2:
+                self.parts[self.labels[0]] = replace(self.whole, buckets=deque(self.whole.buckets))
+            if len(self.labels) > 1:
+                self.parts[variant] = _Series(self.whole.window_s)
+        return self.parts.get(variant, self.whole)
+
+    def part(self, variant: str) -> _Series | None:
+        """Return what is known of a variant."""
+        return self.parts.get(variant, self.whole) if variant in self.labels else None
+
+    def all(self) -> Iterable[_Series]:
+        return (self.whole, *self.parts.values())
+
+
 class DemandBook:
     """Collects demand and beats; owned by the controller's one event loop.
 
     A gateway's counts are a lease: ten seconds after it was last heard they no longer count, so that a gateway
-    killed with requests in flight does not pin an endpoint for ever (field case B20).
+    killed with requests in flight does not pin an endpoint for ever (field case B20). Counts are kept by endpoint and
+    variant; a gateway that names no variant speaks of the endpoint as a whole.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._gateways: dict[str, _Gateway] = {}
-        self._series: dict[str, _Series] = {}
+        self._books: dict[str, _Book] = {}
         self._valid_since: float | None = None
 
     def take_demand(self, demand: Demand) -> bool:
-        """Take one endpoint's counts in. Return True when they changed; older messages are dropped."""
+        """Take one variant's counts in. Return True when they changed; older messages are dropped."""
         now = self._clock()
         gateway = self._admit(demand.gateway, demand.boot_id, demand.sequence, now)
         return gateway is not None and self._store(gateway, demand, now)
@@ -82,20 +112,20 @@ class DemandBook:
     def take_beat(self, beat: GatewayBeat) -> tuple[str, ...]:
         """Take all of a gateway's counts in. Return the endpoints whose counts changed.
 
-        An endpoint that the gateway does not mention has nothing running or waiting there.
+        What the gateway does not mention has nothing running or waiting there.
         """
         now = self._clock()
         gateway = self._admit(beat.gateway, beat.boot_id, beat.sequence, now)
         if gateway is None:
             return ()
-        mentioned = {key(demand.tenant, demand.endpoint): demand for demand in beat.demands}
-        changed = [name for name, demand in mentioned.items() if self._store(gateway, demand, now)]
-        for name in [name for name in gateway.counts if name not in mentioned]:
-            counts = gateway.counts.pop(name)
+        mentioned = {(key(demand.tenant, demand.endpoint), demand.variant): demand for demand in beat.demands}
+        changed = {part[0]: None for part, demand in mentioned.items() if self._store(gateway, demand, now)}
+        for part in [part for part in gateway.counts if part not in mentioned]:
+            counts = gateway.counts.pop(part)
             if counts.in_flight or counts.queued:
-                self._series_of(name).active_at = now
-                changed.append(name)
-        for name in self._series.keys() - mentioned.keys():
+                self._active(part, now)
+                changed[part[0]] = None
+        for name in self._books.keys() - {name for name, _ in mentioned}:
             self._record(name, now)
         return tuple(changed)
 
@@ -123,44 +153,61 @@ class DemandBook:
 
     def keep_window(self, endpoint: str, window_s: float) -> None:
         """Remember the concurrency of ``endpoint`` (``tenant.name``) for ``window_s`` seconds."""
-        self._series_of(endpoint).window_s = window_s
+        for series in self._book(endpoint).all():
+            series.window_s = window_s
 
     def forget_endpoints(self, known: Iterable[str]) -> None:
         """Drop what is remembered of every endpoint that is not in ``known`` and has nothing running or waiting."""
-        held = {name for gateway in self._gateways.values() for name in gateway.counts}
-        for name in self._series.keys() - set(known) - held:
-            del self._series[name]
+        held = {name for gateway in self._gateways.values() for name, _ in gateway.counts}
+        for name in self._books.keys() - set(known) - held:
+            del self._books[name]
 
     def demand(self, endpoint: str) -> EndpointDemand:
-        """Return what is known of ``endpoint`` (``tenant.name``)."""
+        """Return what is known of ``endpoint`` (``tenant.name``) as a whole."""
+        book = self._books.get(endpoint)
+        return self._sum(endpoint, None, None if book is None else book.whole)
+
+    def by_variant(self, endpoint: str, variants: Iterable[str]) -> Mapping[str, EndpointDemand]:
+        """Return the same for each of ``variants``; under ``""`` what a gateway says that does not tell them apart."""
+        book = self._books.get(endpoint)
+        told = {label for gateway in self._gateways.values() for name, label in gateway.counts if name == endpoint}
+        labels = [*variants, *({""} & told)]
+        return {label: self._sum(endpoint, label, None if book is None else book.part(label)) for label in labels}
+
+    # ---- inside ----------------------------------------------------------------------------------------
+
+    def _sum(self, endpoint: str, variant: str | None, series: _Series | None) -> EndpointDemand:
         now = self._clock()
         in_flight = queued = 0
-        active_at = -math.inf
+        active_at = -math.inf if series is None else series.active_at
         oldest: float | None = None
         valid = False
         for gateway in self._gateways.values():
             if now - gateway.heard_at >= GATEWAY_LEASE_S:
                 continue
             valid = True
-            counts = gateway.counts.get(endpoint)
-            if counts is None:
-                continue
-            in_flight += counts.in_flight
-            queued += counts.queued
-            active_at = max(active_at, counts.active_at)
-            if counts.oldest_arrival_at is not None:
-                oldest = min(oldest or math.inf, counts.oldest_arrival_at)
-        series = self._series.get(endpoint)
+            for counts in self._counts(gateway, endpoint, variant):
+                in_flight += counts.in_flight
+                queued += counts.queued
+                active_at = max(active_at, counts.active_at)
+                if counts.oldest_arrival_at is not None:
+                    oldest = min(oldest or math.inf, counts.oldest_arrival_at)
         return EndpointDemand(
             in_flight=in_flight,
             queued=queued,
-            active_at=max(active_at, series.active_at) if series else active_at,
+            active_at=active_at,
             oldest_arrival_at=oldest,
             valid=valid,
             valid_since=math.inf if self._valid_since is None or not valid else self._valid_since,
             history=tuple(series.buckets) if series else (),
             bucket_s=series.width if series else _SHORTEST_BUCKET_S,
         )
+
+    def _counts(self, gateway: _Gateway, endpoint: str, variant: str | None) -> Iterable[_Counts]:
+        """Yield what a gateway says of a variant, or of all of them."""
+        book = self._books.get(endpoint)
+        labels = () if book is None else book.labels if variant is None else (variant,)
+        return (counts for label in labels if (counts := gateway.counts.get((endpoint, label))) is not None)
 
     def _admit(self, name: str, boot_id: str, sequence: int, now: float) -> _Gateway | None:
         gateway = self._gateways.get(name)
@@ -180,35 +227,43 @@ class DemandBook:
         return gateway
 
     def _store(self, gateway: _Gateway, demand: Demand, now: float) -> bool:
-        name = key(demand.tenant, demand.endpoint)
-        before = gateway.counts.get(name)
+        part = (key(demand.tenant, demand.endpoint), demand.variant)
+        before = gateway.counts.get(part)
         active_at = now if demand.in_flight or demand.queued else now - demand.idle
-        gateway.counts[name] = _Counts(demand.in_flight, demand.queued, active_at, demand.oldest_arrival_at)
-        series = self._series_of(name)
-        series.active_at = max(series.active_at, active_at)
-        self._record(name, now)
+        gateway.counts[part] = _Counts(demand.in_flight, demand.queued, active_at, demand.oldest_arrival_at)
+        self._active(part, active_at)
+        self._record(part[0], now)
         seen = (0, 0) if before is None else (before.in_flight, before.queued)
         return seen != (demand.in_flight, demand.queued)
 
     def _forget(self, gateway: str) -> list[str]:
         """Remove a gateway; whatever it had running counts as activity until it was last heard."""
         gone = self._gateways.pop(gateway)
-        changed = [name for name, counts in gone.counts.items() if counts.in_flight or counts.queued]
-        for name in changed:
-            series = self._series_of(name)
-            series.active_at = max(series.active_at, gone.heard_at)
-        return changed
+        changed = [part for part, counts in gone.counts.items() if counts.in_flight or counts.queued]
+        for part in changed:
+            self._active(part, gone.heard_at)
+        return list(dict.fromkeys(name for name, _ in changed))
+
+    def _active(self, part: Part, at: float) -> None:
+        name, variant = part
+        book = self._book(name)
+        for series in (book.whole, book.of(variant)):
+            series.active_at = max(series.active_at, at)
 
     def _record(self, endpoint: str, now: float) -> None:
-        total = 0
+        book = self._book(endpoint)
+        totals = dict.fromkeys(book.labels, 0)
         for gateway in self._gateways.values():
-            counts = gateway.counts.get(endpoint)
-            if counts is not None:
-                total += counts.in_flight + counts.queued
-        self._series_of(endpoint).record(total, now)
+            for label in book.labels:
+                counts = gateway.counts.get((endpoint, label))
+                if counts is not None:
+                    totals[label] += counts.in_flight + counts.queued
+        book.whole.record(sum(totals.values()), now)
+        for label, series in book.parts.items():
+            series.record(totals[label], now)
 
-    def _series_of(self, endpoint: str) -> _Series:
-        series = self._series.get(endpoint)
-        if series is None:
-            series = self._series[endpoint] = _Series()
-        return series
+    def _book(self, endpoint: str) -> _Book:
+        book = self._books.get(endpoint)
+        if book is None:
+            book = self._books[endpoint] = _Book()
+        return book

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from standby.controller import keepalive, placement, scaling, status, victims
+from standby.controller import keepalive, limits, placement, scaling, status, updates, victims
 from standby.controller.actions import Action, Assign, Decision, DropEndpoint, Inputs, Plan, Retarget, Unassign
-from standby.controller.view import LOST_NODE_KEPT_S, NEVER, ClusterView, EndpointView, Placed
-from standby.domain.endpoint import EndpointStatus, Variant
+from standby.controller.served import Served, served
+from standby.controller.view import LOST_NODE_KEPT_S, NEVER, ClusterView, EndpointDemand, EndpointView, Placed
+from standby.domain.endpoint import EndpointStatus
 from standby.domain.instance import Rung
-from standby.domain.model import Model
 
 # A failed endpoint with no instance left tries again when somebody asks, at most this often.
 FAILED_RETRY_S: Final = 60.0
@@ -30,6 +30,7 @@ class _Draft:
     decisions: list[Decision] = field(default_factory=list)
     wake_at: float = NEVER
     no_fit: str | None = None
+    no_room: str | None = None
 
     def wake(self, at: float) -> None:
         self.wake_at = min(self.wake_at, at)
@@ -50,11 +51,19 @@ class _Draft:
             )
         )
 
-    def move(self, placed: Placed, rung: Rung, reason: str, inputs: Inputs | None = None, slots: int | None = None) -> None:
+    def move(
+        self,
+        placed: Placed,
+        rung: Rung,
+        reason: str,
+        inputs: Inputs | None = None,
+        *,
+        climbs_for: Served | None = None,
+    ) -> None:
         if rung is Rung.COLD:
             self.unassign(placed, reason)
             return
-        climbs = rung is Rung.READY
+        demand_at = None if climbs_for is None else climbs_for.demand.oldest_arrival_at
         self.actions.append(
             Retarget(
                 key=placed.key,
@@ -63,9 +72,10 @@ class _Draft:
                 endpoint=placed.assignment.endpoint,
                 before=placed.assignment.rung,
                 rung=rung,
-                slots=placed.assignment.slots if slots is None else slots,
-                generation=self.endpoint.record.generation if climbs else None,
-                demand_at=self.endpoint.demand.oldest_arrival_at if climbs else None,
+                slots=placed.assignment.slots if climbs_for is None else climbs_for.variant.policy.slots,
+                admits=placed.assignment.admits,
+                generation=None if climbs_for is None else self.endpoint.record.generation,
+                demand_at=demand_at,
                 reason=reason,
                 inputs=inputs or {},
             )
@@ -114,39 +124,60 @@ def _may_return(draft: _Draft, node: str) -> bool:
 
 def _serve(draft: _Draft) -> None:
     endpoint = draft.endpoint
-    assert endpoint.config is not None
-    outdated = [p for p in endpoint.placed if _outdated(endpoint, p)]
+    variants = served(endpoint)
+    generation = endpoint.record.generation
+    outdated = [p for p in endpoint.placed if not any(one.has(p, generation) for one in variants)]
     fresh = [p for p in endpoint.placed if p not in outdated]
     live = _drop_lost(draft, fresh)
     gone = _drop_broken_rests(draft, live)
-    live = [p for p in live if p not in gone]
-    for variant in endpoint.config.variants:
-        _scale(draft, variant, [p for p in live if p.assignment.variant == variant.name])
+    of = [(one, [p for p in live if p not in gone and one.has(p, generation)]) for one in variants]
+    for one, its in of:
+        if not one.coming:
+            _scale(draft, one, its)
+    live = [p for one, its in of if not one.coming for p in its]
+    _update(draft, [(one, its) for one, its in of if one.coming], live)
     _retire(draft, _drop_lost(draft, outdated), any(p.ready for p in live))
     # A climb that is given up because nobody asks any more lacks no memory either.
     left = {action.key for action in draft.actions if isinstance(action, Unassign)}
     live = [p for p in live if p.key not in left or p.instance is None or not p.instance.refused]
-    marked = status.mark(endpoint, live, draft.no_fit)
+    complete = all(_has_what_it_keeps(one, its) for one, its in of if not one.coming)
+    marked = status.mark(endpoint, live, draft.no_fit, complete=complete)
     if marked is not None:
         draft.actions.append(marked)
 
 
-def _outdated(endpoint: EndpointView, placed: Placed) -> bool:
-    """Whether it serves something that the endpoint's present config does not ask for, or failed before a retry."""
-    assert endpoint.config is not None
-    model = next((_model(endpoint, v) for v in endpoint.config.variants if v.name == placed.assignment.variant), None)
-    if model is None:
-        return True
-    if placed.failed and placed.assignment.endpoint_generation < endpoint.record.generation:
-        return True
-    have = placed.assignment.model
-    return (model.engine, model.engine_options, model.manifest) != (have.engine, have.engine_options, have.manifest)
+def _has_what_it_keeps(one: Served, its: Sequence[Placed]) -> bool:
+    """Whether as many are ready as the variant keeps, or it is certain that they do not start."""
+    return sum(p.ready for p in its) >= one.variant.policy.min_ready or updates.failed_for_good(its) is not None
 
 
-def _model(endpoint: EndpointView, variant: Variant) -> Model:
-    model = endpoint.model_of(variant)
-    assert model is not None, "only resolved endpoints are served"
-    return model
+def _update(draft: _Draft, coming: Sequence[tuple[Served, list[Placed]]], serving: Sequence[Placed]) -> None:
+    """Bring up what the config of an update needs; end the update when it has that, or cannot have it."""
+    endpoint, now = draft.endpoint, draft.now
+    if endpoint.record.pending_config is None:
+        return
+    if not endpoint.pending_resolved:
+        draft.note("hold", f"config {endpoint.record.pending_config} or one of its models is not at hand; the update waits")
+        return
+    active = endpoint.demand.concurrency > 0 or any(p.wants_ready for p in serving)
+    arrivals = [updates.Arrival(one, tuple(its), updates.needed(one, endpoint, now, active=active)) for one, its in coming]
+    if not any(arrival.failure for arrival in arrivals):
+        for arrival in arrivals:
+            _bring_up(draft, arrival)
+    settled, look_again = updates.settle(endpoint, arrivals, draft.no_room, now)
+    draft.wake(look_again)
+    if settled is not None:
+        draft.actions.append(settled)
+
+
+def _bring_up(draft: _Draft, arrival: updates.Arrival) -> None:
+    one, its = arrival.served, arrival.placed
+    up = sum(p.wants_ready for p in its)
+    decided = scaling.ScaleDecision(arrival.need, f"an update needs {arrival.need} ready instances of {one.variant.name}")
+    start = len(draft.actions)
+    if arrival.need > up:
+        _climb(draft, one, its, decided, {"variant": one.variant.name, "current": up, "desired": arrival.need})
+    draft.actions[start:] = limits.share_out(one.variant, its, draft.actions[start:])
 
 
 def _retire(draft: _Draft, outdated: Iterable[Placed], replaced: bool) -> None:
@@ -183,75 +214,77 @@ def _drop_broken_rests(draft: _Draft, live: Sequence[Placed]) -> list[Placed]:
     return broken
 
 
-def _scale(draft: _Draft, variant: Variant, live: Sequence[Placed]) -> None:
-    """Bring one variant to its number of ready instances, then let what is idle sink."""
-    endpoint, now = draft.endpoint, draft.now
-    model = _model(endpoint, variant)
+def _scale(draft: _Draft, one: Served, live: Sequence[Placed]) -> None:
+    """Bring one variant to its number of ready instances, let what is idle sink, and say how many each door lets in."""
+    now, start = draft.now, len(draft.actions)
     up = [p for p in live if p.wants_ready]
-    crowded = endpoint.demand.concurrency > len(up) * variant.policy.slots > 0
+    crowded = one.demand.concurrency > len(up) * one.variant.policy.load > 0
     capacity = scaling.Capacity(
         current=len(up),
         ready=sum(p.ready for p in up),
         ready_at=max((p.instance.rung_at for p in up if p.instance is not None and p.ready), default=None),
-        climb_s=placement.cheapest_seconds(model, draft.cluster.nodes.values(), live, now) if crowded else 0.0,
+        climb_s=placement.cheapest_seconds(one.model, draft.cluster.nodes.values(), live, now) if crowded else 0.0,
     )
-    decision = scaling.desired(endpoint.demand, endpoint.share(variant), variant.policy, capacity, now)
+    decision = scaling.desired(one.demand, one.share, one.variant.policy, capacity, now)
     draft.wake(decision.wake_at)
-    inputs = _inputs(endpoint, variant, capacity, decision.count)
+    inputs = _inputs(one, capacity, decision.count)
     if decision.count > len(up):
-        _climb(draft, variant, live, decision, inputs)
+        _climb(draft, one, live, decision, inputs)
     elif decision.count < len(up):
-        up = _shrink(draft, variant, up, decision, inputs)
-    elif status.starved(endpoint) and not up:
-        _look_for_room(draft, variant, live)
-    _keep_alive(draft, variant, live, up)
+        up = _shrink(draft, one, up, decision, inputs)
+    elif status.starved(draft.endpoint) and not up:
+        _look_for_room(draft, one, live)
+    _keep_alive(draft, one, live, up)
+    draft.actions[start:] = limits.share_out(one.variant, live, draft.actions[start:])
 
 
-def _inputs(endpoint: EndpointView, variant: Variant, capacity: scaling.Capacity, count: int) -> Inputs:
-    demand = endpoint.demand
+def _inputs(one: Served, capacity: scaling.Capacity, count: int) -> Inputs:
+    demand = one.demand
     return {
-        "variant": variant.name,
+        "variant": one.variant.name,
         "in_flight": demand.in_flight,
         "queued": demand.queued,
         "demand_valid": demand.valid,
         "current": capacity.current,
         "ready": capacity.ready,
         "desired": count,
-        "slots": variant.policy.slots,
-        "min_ready": variant.policy.min_ready,
-        "max_instances": variant.policy.max_instances,
+        "slots": one.variant.policy.slots,
+        "min_ready": one.variant.policy.min_ready,
+        "max_instances": one.variant.policy.max_instances,
+        "concurrency_limit": one.variant.limit,
     }
 
 
-def _climb(draft: _Draft, variant: Variant, live: Sequence[Placed], decision: scaling.ScaleDecision, inputs: Inputs) -> None:
+def _climb(draft: _Draft, one: Served, live: Sequence[Placed], decision: scaling.ScaleDecision, inputs: Inputs) -> None:
     """Let instances climb; a failing endpoint gets none, so that it cannot starve others (field case B12)."""
     if any(p.failed for p in live):
         draft.note("hold", f"{decision.reason}, but an instance failed: its node tries again after its back-off", inputs)
         return
-    if status.failed_for_good(draft.endpoint) and not any(p.wants_ready for p in live):
+    if not one.coming and status.failed_for_good(draft.endpoint, one.variant.name) and not any(p.wants_ready for p in live):
         retry_at = draft.endpoint.failure_at + FAILED_RETRY_S
         if draft.now < retry_at:
             draft.note("hold", f"{decision.reason}, but the endpoint failed less than {FAILED_RETRY_S:.0f} s ago", inputs)
             draft.wake(retry_at)
             return
-    model = _model(draft.endpoint, variant)
     siblings = list(live)
     for _ in range(decision.count - sum(p.wants_ready for p in live)):
-        choice = placement.choose(variant, model, draft.cluster.nodes.values(), siblings, draft.promised, draft.now)
+        choice = placement.choose(one.variant, one.model, draft.cluster.nodes.values(), siblings, draft.promised, draft.now)
         if isinstance(choice, placement.NoFit):
             draft.note("no capacity", choice.reason, inputs)
-            if not any(p.wants_ready for p in live):
+            if one.coming:
+                draft.no_room = choice.reason
+            elif not any(p.wants_ready for p in live):
                 draft.no_fit = choice.reason
             return
         siblings = [p for p in siblings if p is not choice.wake]
-        _place(draft, variant, model, choice, f"{decision.reason}; {choice.reason}", inputs)
+        _place(draft, one, choice, f"{decision.reason}; {choice.reason}", inputs)
 
 
-def _place(draft: _Draft, variant: Variant, model: Model, choice: placement.Choice, reason: str, inputs: Inputs) -> None:
+def _place(draft: _Draft, one: Served, choice: placement.Choice, reason: str, inputs: Inputs) -> None:
     draft.promised[choice.node] = draft.promised.get(choice.node, 0) + choice.need_bytes
     seen = {**inputs, "node": choice.node, "from_rung": choice.from_rung.label, "predicted_s": round(choice.seconds, 3)}
     if choice.wake is not None:
-        draft.move(choice.wake, Rung.READY, reason, seen, slots=variant.policy.slots)
+        draft.move(choice.wake, Rung.READY, reason, seen, climbs_for=one)
         return
     record = draft.endpoint.record
     draft.actions.append(
@@ -259,49 +292,47 @@ def _place(draft: _Draft, variant: Variant, model: Model, choice: placement.Choi
             tenant=record.tenant,
             endpoint=record.name,
             generation=record.generation,
-            variant=variant.name,
+            variant=one.variant.name,
             served_name=record.served_name,
-            model=model,
+            model=one.model,
             node=choice.node,
             rung=Rung.READY,
-            slots=variant.policy.slots,
-            memory_mb=variant.memory_mb,
-            drain_limit=variant.policy.drain_limit,
-            activation_limit=variant.policy.activation_limit,
-            demand_at=draft.endpoint.demand.oldest_arrival_at,
+            slots=one.variant.policy.slots,
+            memory_mb=one.variant.memory_mb,
+            drain_limit=one.variant.policy.drain_limit,
+            activation_limit=one.variant.policy.activation_limit,
+            demand_at=one.demand.oldest_arrival_at,
             reason=reason,
+            version=one.version,
             inputs=seen,
         )
     )
 
 
-def _look_for_room(draft: _Draft, variant: Variant, live: Sequence[Placed]) -> None:
+def _look_for_room(draft: _Draft, one: Served, live: Sequence[Placed]) -> None:
     """Keep the endpoint Failed for want of room as long as there is none, also while nobody asks."""
-    model = _model(draft.endpoint, variant)
-    choice = placement.choose(variant, model, draft.cluster.nodes.values(), live, draft.promised, draft.now)
+    choice = placement.choose(one.variant, one.model, draft.cluster.nodes.values(), live, draft.promised, draft.now)
     if isinstance(choice, placement.NoFit):
         draft.no_fit = choice.reason
 
 
-def _shrink(
-    draft: _Draft, variant: Variant, up: Sequence[Placed], decision: scaling.ScaleDecision, inputs: Inputs
-) -> list[Placed]:
+def _shrink(draft: _Draft, one: Served, up: Sequence[Placed], decision: scaling.ScaleDecision, inputs: Inputs) -> list[Placed]:
     """Send the surplus one rung down; return what stays up."""
     surplus = victims.in_order(up)[: len(up) - decision.count]
     for placed in surplus:
         if placed.failed:
             draft.unassign(placed, f"{decision.reason}; it failed")
         else:
-            lower = keepalive.next_rung_below(Rung.READY, variant.policy, zygote=draft.cluster.has_zygote(placed))
+            lower = keepalive.next_rung_below(Rung.READY, one.variant.policy, zygote=draft.cluster.has_zygote(placed))
             draft.move(placed, lower, decision.reason, inputs)
     return [p for p in up if p not in surplus]
 
 
-def _keep_alive(draft: _Draft, variant: Variant, live: Sequence[Placed], up: Sequence[Placed]) -> None:
+def _keep_alive(draft: _Draft, one: Served, live: Sequence[Placed], up: Sequence[Placed]) -> None:
     """Let idle instances sink. No data from gateways: nothing sinks."""
-    if not draft.endpoint.demand.valid:
+    if not one.demand.valid:
         return
-    _sink_ready(draft, variant, up)
+    _sink_ready(draft, one, up)
     for placed in live:
         if placed.wants_ready or not placed.settled or placed.instance is None or placed.failed:
             continue
@@ -309,22 +340,22 @@ def _keep_alive(draft: _Draft, variant: Variant, live: Sequence[Placed], up: Seq
         rung = placed.resting_rung(zygote=zygote)
         if rung is Rung.COLD or rung > placed.assignment.rung:
             continue  # still on its way to the rung that was asked for
-        decision = keepalive.keep(rung, placed.instance.rung_at, variant.policy, draft.now, zygote=zygote)
+        decision = keepalive.keep(rung, placed.instance.rung_at, one.variant.policy, draft.now, zygote=zygote)
         draft.wake(decision.wake_at)
         if decision.rung < rung:
             draft.move(placed, decision.rung, decision.reason)
 
 
-def _sink_ready(draft: _Draft, variant: Variant, up: Sequence[Placed]) -> None:
-    spare = victims.in_order(up)[: max(0, len(up) - variant.policy.min_ready)]
+def _sink_ready(draft: _Draft, one: Served, up: Sequence[Placed]) -> None:
+    spare = victims.in_order(up)[: max(0, len(up) - one.variant.policy.min_ready)]
     failed = [p for p in spare if p.failed]
     ready = [p for p in spare if p.ready]
-    since = _idle_since(draft.endpoint, up)
+    since = _idle_since(draft.endpoint, one.demand, up)
     if since is None:
         return
     for placed in (*ready, *failed):
         zygote = draft.cluster.has_zygote(placed)
-        decision = keepalive.keep(Rung.READY, since, variant.policy, draft.now, zygote=zygote)
+        decision = keepalive.keep(Rung.READY, since, one.variant.policy, draft.now, zygote=zygote)
         draft.wake(decision.wake_at)
         if decision.rung is Rung.READY:
             continue
@@ -334,13 +365,12 @@ def _sink_ready(draft: _Draft, variant: Variant, up: Sequence[Placed]) -> None:
             draft.move(placed, decision.rung, decision.reason, {"idle_s": round(draft.now - since, 3)})
 
 
-def _idle_since(endpoint: EndpointView, up: Sequence[Placed]) -> float | None:
+def _idle_since(endpoint: EndpointView, demand: EndpointDemand, up: Sequence[Placed]) -> float | None:
     """Return since when nothing happens, None while something does.
 
     The latest of the gateways' last arrival or end, an instance's last request, and its becoming ready or failing;
     loading counts as activity (field case B11), an instance with requests inside is busy whatever gateways say.
     """
-    demand = endpoint.demand
     if demand.concurrency or any(p.busy or p.climbing for p in up):
         return None
     instants = [demand.active_at, endpoint.status_at if endpoint.record.status is EndpointStatus.FAILED else -math.inf]

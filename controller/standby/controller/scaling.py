@@ -111,4 +111,4 @@ def _in(demand: EndpointDemand, share: float, policy: ScalePolicy, current: int,
 
 def _needed(concurrency: int, share: float, policy: ScalePolicy) -> int:
     """Return how many instances hold ``concurrency`` requests, bounded by ``max_instances``."""
-    return min(policy.max_instances, math.ceil(concurrency * share / policy.slots - 1e-9))
+    return min(policy.max_instances, math.ceil(concurrency * share / policy.load - 1e-9))

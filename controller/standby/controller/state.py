@@ -48,6 +48,8 @@ class _StatusSeen:
     failure: Failure | None
     status_at: float
     failure_at: float
+    pending: str | None
+    pending_at: float
 
 
 class ClusterState:
@@ -240,28 +242,37 @@ class ClusterState:
 
     def _endpoint_view(self, name: str, entry: Entry[Endpoint]) -> EndpointView:
         record = entry.value
-        config = self.configs.entries.get(key(record.tenant, record.config))
+        config = self._config(record.tenant, record.config)
+        pending = None if record.pending_config is None else self._config(record.tenant, record.pending_config)
+        variants = [variant for one in (config, pending) if one is not None for variant in one.variants]
         models: dict[str, Model] = {}
-        if config is not None:
-            for variant in config.value.variants:
-                model = self.models.entries.get(key(record.tenant, variant.model))
-                if model is not None:
-                    models[variant.model] = model.value
-            windows = [v.policy.scale_in_after for v in config.value.variants]
-            self._book.keep_window(name, max([_SHORTEST_MEMORY_S, *windows]))
+        for variant in variants:
+            model = self.models.entries.get(key(record.tenant, variant.model))
+            if model is not None:
+                models[variant.model] = model.value
+        capacities = (*record.capacities.values(), *record.pending_capacities.values())
+        windows = [v.policy.scale_in_after for v in variants] + [c.scale_in_after or 0.0 for c in capacities]
+        self._book.keep_window(name, max([_SHORTEST_MEMORY_S, *windows]))
         seen = self._status.get(name)
         return EndpointView(
             key=name,
             record=record,
             revision=entry.revision,
-            config=None if config is None else config.value,
+            config=config,
+            pending=pending,
             models=models,
             demand=self._book.demand(name),
+            demands=self._book.by_variant(name, [variant.name for variant in variants]),
             placed=tuple(self._placed(one) for one in sorted(self._by_endpoint.get(name, ()))),
             status_at=-math.inf if seen is None else seen.status_at,
             failure_at=-math.inf if seen is None else seen.failure_at,
+            pending_at=-math.inf if seen is None else seen.pending_at,
             leftover_nodes=tuple(sorted({self._instances[i].record.node for i in self._instances_of.get(name, ())})),
         )
+
+    def _config(self, tenant: str, name: str) -> EndpointConfig | None:
+        entry = self.configs.entries.get(key(tenant, name))
+        return None if entry is None else entry.value
 
     def _placed(self, name: str) -> Placed:
         known = self._assigned[name]
@@ -323,12 +334,14 @@ class ClusterState:
         now = self._clock()
         seen = self._status.get(name)
         if seen is None:
-            self._status[name] = _StatusSeen(record.status, record.failure, now, now)
+            self._status[name] = _StatusSeen(record.status, record.failure, now, now, record.pending_config, now)
             return
         if seen.status is not record.status:
             seen.status, seen.status_at = record.status, now
         if seen.failure != record.failure:
             seen.failure, seen.failure_at = record.failure, now
+        if seen.pending != record.pending_config:
+            seen.pending, seen.pending_at = record.pending_config, now
 
 
 def _offer(node: Node) -> tuple[object, ...]:

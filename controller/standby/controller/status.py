@@ -12,17 +12,20 @@ from standby.domain.endpoint import NO_MEMORY, EndpointStatus, Failure
 NO_CAPACITY: Final = "no_capacity"
 
 
-def mark(endpoint: EndpointView, live: Sequence[Placed], no_fit: str | None) -> MarkEndpoint | None:
+def mark(endpoint: EndpointView, live: Sequence[Placed], no_fit: str | None, *, complete: bool) -> MarkEndpoint | None:
     """Return the change of status that is due, or None.
 
     ``live``: assignments of the present generation on living nodes. ``no_fit`` is why nothing can be placed although it
     should be. Failed after the first failure while nothing is ready; in service again when an instance
-    becomes ready, when a retry raised the generation, or when room appeared. An endpoint at zero is in service.
+    becomes ready, when a retry raised the generation, or when room appeared. An endpoint at zero is in service. One that
+    is being created is so when ``complete``: each variant has as many ready instances as it is to keep, or cannot have them;
+    whoever creates one that keeps none says so himself. The end of an update is marked where that is decided.
     """
-    if endpoint.deleting:
+    if endpoint.deleting or endpoint.record.pending_config is not None:
         return None
+    creating = endpoint.record.status is EndpointStatus.CREATING
     if any(placed.ready for placed in live):
-        return _in_service(endpoint, "an instance is ready")
+        return _in_service(endpoint, "an instance is ready") if complete or not creating else None
     failure = _worst([placed for placed in live if placed.failed])
     if failure is not None and failure.code == NO_MEMORY:
         no_fit = failure.reason  # of the node's own ledger, which knows better than the estimate that chose the node
@@ -30,14 +33,16 @@ def mark(endpoint: EndpointView, live: Sequence[Placed], no_fit: str | None) -> 
         return _failed(endpoint, failure.model_copy(update={"generation": endpoint.record.generation}))
     if no_fit is not None:
         return _failed(endpoint, Failure(reason=no_fit, code=NO_CAPACITY, generation=endpoint.record.generation, at=0.0))
-    if endpoint.record.status is EndpointStatus.FAILED and not _cleared(endpoint):
+    if creating or (endpoint.record.status is EndpointStatus.FAILED and not _cleared(endpoint)):
         return None
     return _in_service(endpoint, "it can be asked; no instance is needed for that")
 
 
-def failed_for_good(endpoint: EndpointView) -> bool:
-    """Whether the endpoint is Failed because its engine does not start, and nobody asked for a retry since."""
-    return endpoint.record.status is EndpointStatus.FAILED and not _cleared(endpoint)
+def failed_for_good(endpoint: EndpointView, variant: str) -> bool:
+    """Whether the endpoint is Failed because the variant's engine does not start, and nobody asked for a retry since."""
+    failure = endpoint.record.failure
+    others = failure is not None and failure.variant not in ("", variant)
+    return endpoint.record.status is EndpointStatus.FAILED and not _cleared(endpoint) and not others
 
 
 def starved(endpoint: EndpointView) -> bool:
@@ -54,7 +59,11 @@ def _cleared(endpoint: EndpointView) -> bool:
 
 
 def _worst(failed: Sequence[Placed]) -> Failure | None:
-    failures = [p.instance.record.failure for p in failed if p.instance is not None and p.instance.record.failure]
+    failures = [
+        p.instance.record.failure.model_copy(update={"variant": p.assignment.variant})
+        for p in failed
+        if p.instance is not None and p.instance.record.failure
+    ]
     if failures:
         return max(failures, key=lambda failure: (failure.attempts, failure.at))
     return Failure(reason="the instance failed without saying why") if failed else None

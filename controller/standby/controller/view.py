@@ -248,6 +248,19 @@ class Placed:
         return 0 if self.instance is None else self.instance.record.in_flight
 
     @property
+    def may_hold(self) -> int:
+        """The most requests that its door may have inside now or let in before it hears anything new.
+
+        What was ordered counts from the order on, what was before it until the node has taken the order up.
+        """
+        ordered = self.assignment.door_slots if self.wants_ready else 0
+        if self.instance is None:
+            return ordered
+        record = self.instance.record
+        told = record.slots if record.state in HAS_PROCESS and not self.taken_up else 0
+        return max(ordered, told, record.in_flight)
+
+    @property
     def taken_up(self) -> bool:
         """The node has read the present intent, so its ledger already knows of it."""
         return self.instance is not None and self.instance.record.assignment_intent == self.assignment.intent
@@ -277,19 +290,23 @@ class Placed:
 class EndpointView:
     """One endpoint with everything that is decided for it; ``config`` and ``models`` are None or short when unread.
 
-    ``status_at`` and ``failure_at`` are when its status and its failure were last seen to change; ``leftover_nodes`` are
-    those that still report an instance of it.
+    ``pending`` is the config that an update brings, seen since ``pending_at``. ``demands`` is the demand by variant, ``""``
+    in it what gateways say that do not tell variants apart. ``status_at`` and ``failure_at`` are when its status and its
+    failure were last seen to change; ``leftover_nodes`` are those that still report an instance of it.
     """
 
     key: str
     record: Endpoint
     revision: int
     config: EndpointConfig | None = None
+    pending: EndpointConfig | None = None
     models: Mapping[str, Model] = field(default_factory=dict)
     demand: EndpointDemand = EndpointDemand()
+    demands: Mapping[str, EndpointDemand] = field(default_factory=dict)
     placed: tuple[Placed, ...] = ()
     status_at: float = -math.inf
     failure_at: float = -math.inf
+    pending_at: float = -math.inf
     leftover_nodes: tuple[str, ...] = ()
 
     @property
@@ -300,18 +317,20 @@ class EndpointView:
     @property
     def resolved(self) -> bool:
         """Its config and every variant's model are at hand."""
-        return self.config is not None and all(self.model_of(v) is not None for v in self.config.variants)
+        return self.config is not None and self._has_models(self.config)
+
+    @property
+    def pending_resolved(self) -> bool:
+        """The config of its update and every variant's model are at hand."""
+        return self.pending is not None and self._has_models(self.pending)
 
     def model_of(self, variant: Variant) -> Model | None:
         """Return what an instance of ``variant`` serves: the model with the chosen weights; None while it is unread."""
         model = self.models.get(variant.model)
         return None if model is None else with_weights(model, variant.weights)
 
-    def share(self, variant: Variant) -> float:
-        """Return the part of the traffic that goes to ``variant``, 0 to 1."""
-        assert self.config is not None
-        total = sum(v.weight for v in self.config.variants)
-        return variant.weight / total if total > 0 else 1.0 / len(self.config.variants)
+    def _has_models(self, config: EndpointConfig) -> bool:
+        return all(self.model_of(variant) is not None for variant in config.variants)
 
 
 @dataclass(frozen=True, slots=True)

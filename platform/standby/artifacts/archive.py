@@ -24,7 +24,7 @@ from standby.artifacts.archive_rules import (
     wrapper_of,
 )
 from standby.artifacts.contents import Found, located, look_into, patiently
-from standby.artifacts.layout import CONFIG, INDEX_SUFFIX, TOKENIZER_CONFIG
+from standby.artifacts.layout import CONFIG, INDEX_SUFFIX, PROPERTIES, TOKENIZER_CONFIG
 from standby.artifacts.lfs import refuse_pointer
 from standby.artifacts.sources import Source
 from standby.artifacts.streams import ForwardStream, GzipStream, PlainStream
@@ -36,7 +36,7 @@ CHUNK: Final = 8 << 20
 MAX_KEPT_BYTES: Final = 256 << 20
 """Headers and texts of all members together."""
 
-_TEXTS: Final = frozenset({CONFIG, TOKENIZER_CONFIG})
+_TEXTS: Final = frozenset({CONFIG, TOKENIZER_CONFIG, PROPERTIES})
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _USTAR: Final = slice(257, 262)
 _Read = Callable[[int, int], bytes]

@@ -16,7 +16,16 @@ from standby.artifacts.contents import Contents, Found, ObjectContents
 from standby.artifacts.credentials import Credentials
 from standby.artifacts.data_source import SourceHint
 from standby.artifacts.gguf_header import GgufHeader, joined
-from standby.artifacts.layout import CONFIG, TOKENIZER_CONFIG, Layout, Permissions, choose_layout, is_ours, notes_on
+from standby.artifacts.layout import (
+    CONFIG,
+    PROPERTIES,
+    TOKENIZER_CONFIG,
+    Layout,
+    Permissions,
+    choose_layout,
+    is_ours,
+    notes_on,
+)
 from standby.artifacts.location import archive_name
 from standby.artifacts.safetensors import SafetensorsHeader
 from standby.artifacts.shards import check_parts, check_shards, named_shards, weight_map
@@ -27,7 +36,16 @@ from standby.domain.model import Manifest, Member, ModelFacts, ModelFormat, Obje
 
 _PARALLEL_HEADS: Final = 8
 _LIMITS: Final = ArchiveLimits()
+_LONGEST_PROPERTIES: Final = 64 << 10
 _Json = Mapping[str, Any]
+
+
+class ServedElsewhere(UnsupportedArtifact):
+    """What lies there is no model, but has settings beside it, which may say where one lies: ``properties`` is their text."""
+
+    def __init__(self, error: UnsupportedArtifact, properties: str) -> None:
+        super().__init__(error.message, remedy=error.remedy)
+        self.properties = properties
 
 
 @dataclass(frozen=True)
@@ -61,7 +79,7 @@ async def inspect(
     if _is_archive(uri, refs, hint):
         return await _inspect_archive(source, uri, refs[0], allow, limits)
     contents = ObjectContents(source, refs)
-    layout = choose_layout(contents.files, contents.where, allow)
+    layout, properties = await _laid_out(contents, allow)
     by_path = {ref.path: ref for ref in refs}
     pinned = await _pin_all(source, [by_path[file.path] for file in layout.files])
     contents.replace(pinned)
@@ -74,6 +92,7 @@ async def inspect(
         facts=judged.facts,
         refusals=refusals(layout.format, judged.facts),
         notes=notes_on(contents.files, judged.files),
+        properties=properties,
     )
 
 
@@ -82,7 +101,7 @@ async def _inspect_archive(
 ) -> Manifest:
     pinned = (await _pin_all(source, [ref]))[ref.path]
     contents = await _read_archive(source, pinned, f"archive {uri}", limits)
-    layout = choose_layout(contents.files, contents.where, allow)
+    layout, properties = await _laid_out(contents, allow)
     judged = await _judge(contents, layout, allow)
     return Manifest(
         source_uri=uri,
@@ -93,7 +112,27 @@ async def _inspect_archive(
         archive=contents.describe(judged.files),
         refusals=refusals(layout.format, judged.facts),
         notes=(*contents.notes, *notes_on(contents.files, judged.files)),
+        properties=properties,
     )
+
+
+async def _laid_out(contents: Contents, allow: Permissions) -> tuple[Layout, str]:
+    """Return the layout and the text of the settings beside the model. Raises UnsupportedArtifact, ServedElsewhere."""
+    properties = await _properties(contents)
+    try:
+        return choose_layout(contents.files, contents.where, allow), properties
+    except UnsupportedArtifact as error:
+        if properties:
+            raise ServedElsewhere(error, properties) from error
+        raise
+
+
+async def _properties(contents: Contents) -> str:
+    sizes = {file.path: file.size for file in contents.files}
+    if not 0 < sizes.get(PROPERTIES, 0) <= _LONGEST_PROPERTIES:
+        return ""
+    found = (await contents.look([PROPERTIES]))[PROPERTIES]
+    return found.decode("utf-8", "replace") if isinstance(found, bytes) else ""
 
 
 async def _read_archive(source: Source, ref: ObjectRef, where: str, limits: ArchiveLimits) -> ArchiveContents:

@@ -36,14 +36,15 @@ def unseal_keys(record: StoredCredential, tenant: str, name: str, sealing: Seali
             f"{what} cannot be opened: this process has no STANDBY_SECRETS_KEY",
             remedy="set it to the same value on every gateway and node",
         )
-    if record.key_version != sealing.version:
+    opener = sealing.of_version(record.key_version)
+    if opener is None:
         raise SourceUnreachable(
             f"{what} were sealed with key {record.key_version}, and this process has key {sealing.version}",
             remedy=f"set STANDBY_SECRETS_KEY to the same value on every gateway and node, or {_AGAIN}",
         )
     try:
         access_key, secret_key, session_token = json.loads(
-            sealing.unseal(record.sealed, _bound_to(tenant, name, record.key_version))
+            opener.unseal(record.sealed, _bound_to(tenant, name, record.key_version))
         )
     except (Unsealable, ValueError):
         raise SourceUnreachable(f"{what} cannot be opened: what is stored was changed or moved", remedy=_AGAIN) from None

@@ -88,7 +88,7 @@ class EventLog:
         self._work.set()
 
     async def follow(
-        self, handler: EventHandler, *, replay_last: int = 0, tenant: str = "", endpoint: str = ""
+        self, handler: EventHandler, *, replay_last: int = 0, tenant: str = "", endpoint: str = "", kind: str = ""
     ) -> Subscription:
         """Call ``handler`` for the last ``replay_last`` events and then for each new one, none twice. Raises BusUnavailable."""
         arrived: dict[int, AnyEvent] = {}
@@ -104,9 +104,9 @@ class EventLog:
             elif event.id not in told:
                 handler(event)
 
-        subscription = await self._bus.subscribe_messages(subjects.happened_filter(tenant, endpoint), receive)
+        subscription = await self._bus.subscribe_messages(subjects.happened_filter(tenant, endpoint, kind), receive)
         try:
-            past = await self._look_back(replay_last, tenant, endpoint) if replay_last > 0 else []
+            past = await self._look_back(replay_last, tenant, endpoint, kind) if replay_last > 0 else []
         except BusUnavailable:
             await subscription.unsubscribe()
             raise
@@ -125,13 +125,13 @@ class EventLog:
 
     # ---- inside ----------------------------------------------------------------------------------------
 
-    async def _look_back(self, limit: int, tenant: str, endpoint: str) -> list[Numbered]:
+    async def _look_back(self, limit: int, tenant: str, endpoint: str, kind: str = "") -> list[Numbered]:
         async with self._bus.asking("look back at events"):
             info = await self._bus.jetstream.stream_info(subjects.EVENTS_STREAM)
             first, last, window = info.state.first_seq, info.state.last_seq, max(limit, FIRST_WINDOW)
             while True:
                 start = max(first, last - window + 1, 1)
-                found = await self._read_from(start, subjects.event_filter(tenant, endpoint), limit)
+                found = await self._read_from(start, subjects.event_filter(tenant, endpoint, kind), limit)
                 if len(found) >= limit or start <= max(first, 1):
                     return found
                 window *= WINDOW_GROWTH

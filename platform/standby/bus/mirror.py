@@ -19,7 +19,7 @@ from typing import Final, Generic, TypeAlias
 from standby.bus import subjects
 from standby.bus.streams import SEQUENCE_HEADER
 from standby.bus.subscription import Message, Subscription
-from standby.bus.tables import OPERATION_HEADER, REMOVALS, Entry, R, Snapshot, Stored, Table, wildcard
+from standby.bus.tables import OPERATION_HEADER, REMOVALS, Entry, Known, R, Snapshot, Stored, Table, wildcard
 from standby.domain.errors import BusUnavailable
 from standby.host import tasks as host_tasks
 
@@ -58,6 +58,7 @@ class Mirror(Generic[R]):
         self._delivered = 0
         self._outdated = 0
         self._confirmed_at: float | None = None
+        self._listed: Known[R] | None = None
         self._refreshing = asyncio.Lock()
         self._wake = asyncio.Event()
         self._subscription: Subscription | None = None
@@ -108,13 +109,14 @@ class Mirror(Generic[R]):
         """List, compare and apply now. Raises BusUnavailable; the copy is then what it was."""
         async with self._refreshing:
             begun, newest_before = time.monotonic(), self._newest
-            snapshot = await self._table.snapshot(self._prefix)
+            snapshot = await self._table.snapshot(self._prefix, self._listed)
             self._admit(snapshot, newest_before)
             for entry in snapshot.entries.values():
                 self._apply(entry)
             await self._confirm_removals(snapshot)
             self._buried = {key: at for key, at in self._buried.items() if at > snapshot.last_revision}
             self._confirmed_at = begun
+            self._listed = Known(self._entries, snapshot.unreadable, snapshot.last_revision, snapshot.created)
         self._report_orphans()
 
     # ---- updates ---------------------------------------------------------------------------------------

@@ -84,13 +84,7 @@ class WorkQueue:
         )
         async with self._bus.asking(f"open queue {self._name}"):
             # One durable name for all workers: reconnecting ones find it again instead of leaving another behind.
-            await self._bus.jetstream.add_consumer(
-                self._stream,
-                durable_name=CONSUMER,
-                ack_policy=api.AckPolicy.EXPLICIT,
-                ack_wait=self._ack_wait,
-                max_deliver=-1,
-            )
+            await self._bus.jetstream.add_consumer(self._stream, consumer_config(CONSUMER, self._ack_wait))
 
     async def put(self, item: str, payload: bytes) -> bool:
         """Store an item; return False if this id was there already.
@@ -109,6 +103,42 @@ class WorkQueue:
             return (await self._bus.jetstream.stream_info(self._stream)).state.messages
 
     async def consume(self, handler: WorkHandler, *, at_once: int = 1) -> None:
+        """Work on items until cancelled, at most ``at_once`` together; see ``Worker.run``."""
+        await Worker(self._bus, self._name, self._stream, CONSUMER, self._ack_wait, self.open).run(handler, at_once=at_once)
+
+
+def consumer_config(name: str, ack_wait: float, subject: str | None = None, most: int | None = None) -> api.ConsumerConfig:
+    """Return the configuration of a durable consumer: of all items, or of one ``subject``, ``most`` at work at once."""
+    return api.ConsumerConfig(
+        durable_name=name,
+        ack_policy=api.AckPolicy.EXPLICIT,
+        ack_wait=ack_wait,
+        max_deliver=-1,
+        filter_subject=subject,
+        max_ack_pending=most,
+    )
+
+
+class Worker:
+    """Takes items from one durable consumer; ``reopen`` makes it again where the server's store was lost."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        name: str,
+        stream: str,
+        consumer: str,
+        ack_wait: float,
+        reopen: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._bus = bus
+        self._name = name
+        self._stream = stream
+        self._consumer = consumer
+        self._ack_wait = ack_wait
+        self._reopen = reopen
+
+    async def run(self, handler: WorkHandler, *, at_once: int = 1) -> None:
         """Work on items until cancelled, at most ``at_once`` together; survives the server's restarts.
 
         ``DONE`` removes an item, ``REJECT`` removes it as hopeless, ``RETRY`` or an exception gives it back with a delay that
@@ -128,7 +158,7 @@ class WorkQueue:
 
     async def _pull(self, handler: WorkHandler, workers: asyncio.TaskGroup, free: asyncio.Semaphore) -> None:
         async with self._bus.asking(f"pull from queue {self._name}"):
-            pull = await self._bus.jetstream.pull_subscribe_bind(CONSUMER, self._stream)
+            pull = await self._bus.jetstream.pull_subscribe_bind(self._consumer, self._stream)
         try:
             while True:
                 await free.acquire()
@@ -153,8 +183,7 @@ class WorkQueue:
                 return None
 
     async def _work(self, handler: WorkHandler, message: Msg) -> None:
-        prefix = subjects.work_subject(self._name, "")
-        item = WorkItem(message.subject.removeprefix(prefix), message.data, message.metadata.num_delivered)
+        item = WorkItem((message.headers or {})[MESSAGE_ID_HEADER], message.data, message.metadata.num_delivered)
         verdict = Verdict.RETRY
         try:
             async with self._renewing(message):
@@ -205,4 +234,4 @@ class WorkQueue:
     async def _open_again(self) -> None:
         """The stream may have been lost with the server's store."""
         with contextlib.suppress(BusUnavailable):
-            await self.open()
+            await self._reopen()

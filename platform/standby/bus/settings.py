@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from urllib.parse import urlsplit
 
 from pydantic import Field, SecretStr
@@ -28,7 +29,7 @@ class BusSettings(Settings):
         """Each server's URL."""
         return [part.strip() for part in self.nats_url.split(",") if part.strip()]
 
-    @property
+    @cached_property
     def shown_url(self) -> str:
         """The servers without user and password, fit for messages and logs."""
         return ",".join(_without_credentials(url) for url in self.servers)

@@ -38,6 +38,10 @@ class Bucket(StrEnum):
     LEASES = "leases"
     CREDENTIALS = "credentials"
     PRICES = "prices"
+    TENANTS = "tenants"
+    ACCESS_KEYS = "access_keys"
+    AWS = "aws"
+    TICKETS = "tickets"
 
 
 def demand_subject(tenant: str, endpoint: str) -> str:
@@ -61,14 +65,14 @@ def event_subject(event: Event) -> str:
     return f"{EVENTS}.{event.tenant or NOBODY}.{event.endpoint or NOBODY}.{kind}"
 
 
-def event_filter(tenant: str = "", endpoint: str = "") -> str:
-    """The subjects of one tenant's, one endpoint's, or all events."""
-    return f"{EVENTS}.{tenant or '*'}.{endpoint or '*'}.*"
+def event_filter(tenant: str = "", endpoint: str = "", kind: str = "") -> str:
+    """The subjects of one tenant's, one endpoint's, or all events, of one kind or all."""
+    return f"{EVENTS}.{tenant or '*'}.{endpoint or '*'}.{kind or '*'}"
 
 
-def happened_filter(tenant: str = "", endpoint: str = "") -> str:
+def happened_filter(tenant: str = "", endpoint: str = "", kind: str = "") -> str:
     """Where the server repeats the *stored* events of one tenant, one endpoint, or all, with their positions."""
-    return HAPPENED + event_filter(tenant, endpoint).removeprefix(EVENTS)
+    return HAPPENED + event_filter(tenant, endpoint, kind).removeprefix(EVENTS)
 
 
 def bucket_stream(bucket: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -76,6 +77,16 @@ class Snapshot(Generic[R]):
     created: datetime | None = None
 
 
+@dataclass(frozen=True)
+class Known(Generic[R]):
+    """What a copy has: ``entries`` that were complete when the bucket was at ``last_revision`` in the life ``created``."""
+
+    entries: Mapping[str, Entry[R]]
+    unreadable: frozenset[str] = field(default_factory=frozenset)
+    last_revision: int = 0
+    created: datetime | None = None
+
+
 class Table(Generic[R]):
     """One bucket of records of one type.
 
@@ -88,6 +99,7 @@ class Table(Generic[R]):
         self.bucket = bucket
         self.record = record
         self._stream = subjects.bucket_stream(bucket)
+        self._given = set(record.model_fields)
         self._created: datetime | None = None
         self._reported: set[str] = set()
 
@@ -104,12 +116,16 @@ class Table(Generic[R]):
             )
         return entry
 
-    async def create(self, key: str, value: R) -> int:
-        """Store ``value`` under a key that does not exist; return its revision. Raises RevisionConflict if it does."""
+    async def create(self, key: str, value: R, *, life_s: float | None = None) -> int:
+        """Store ``value`` under a key that does not exist; return its revision. Raises RevisionConflict if it does.
+
+        After ``life_s`` seconds the server forgets it, without a word to mirrors: for tables that nobody mirrors.
+        """
         expected = 0
+        life = {} if life_s is None else {TTL_HEADER: f"{max(1, math.ceil(life_s))}s"}
         for _ in range(CREATE_ATTEMPTS):
             try:
-                return await self._write(key, value.encode(), {EXPECTED_HEADER: str(expected)}, revision=expected)
+                return await self._write(key, value.encode(), {EXPECTED_HEADER: str(expected), **life}, revision=expected)
             except RevisionConflict:
                 stored = await self.read(key)
                 if stored is not None and stored.payload is not None:
@@ -140,11 +156,12 @@ class Table(Generic[R]):
         """Return every entry whose key begins with ``prefix``; complete even while the keys are rewritten, {} when empty."""
         return dict((await self.snapshot(prefix)).entries)
 
-    async def snapshot(self, prefix: str = "") -> Snapshot[R]:
+    async def snapshot(self, prefix: str = "", known: Known[R] | None = None) -> Snapshot[R]:
         """Like ``list``, with what a mirror needs to tell a removal from a lost store.
 
         Names first, from the stream's own index in one answer, then a read of each: listing by a consumer misses keys that are
-        rewritten meanwhile, because a rewritten message moves behind the reader's end (nats-io/nats.py#842).
+        rewritten meanwhile, because a rewritten message moves behind the reader's end (nats-io/nats.py#842). Where nothing was
+        written since ``known`` was complete, its entries are what the reads would bring.
         """
         async with self.bus.asking(f"list {self.bucket}"):
             info = await self.bus.jetstream.stream_info(
@@ -155,6 +172,9 @@ class Table(Generic[R]):
         names = [name[skip:] for name in info.state.subjects or {} if name[skip:].startswith(prefix)]
         if len(names) >= MAX_KEYS:
             raise BusUnavailable(f"bucket {self.bucket} holds {len(names)} keys, limit {MAX_KEYS}", remedy="remove unused keys")
+        if known is not None and known.created == info.created and known.last_revision == info.state.last_seq:
+            same = {name: known.entries[name] for name in names if name in known.entries}
+            return Snapshot(same, known.unreadable.intersection(names), info.state.last_seq, info.created)
         entries, unreadable = await self._read_all(names)
         return Snapshot(entries, frozenset(unreadable), info.state.last_seq, info.created)
 
@@ -176,11 +196,14 @@ class Table(Generic[R]):
         """Return the entry, or None when the value cannot be read: counted, and the key is named once in the log."""
         assert stored.payload is not None, stored.key
         try:
-            return Entry(stored.key, self.record.model_validate_json(stored.payload), stored.revision)
+            value = self.record.model_validate_json(stored.payload)
         except ValidationError as error:
             faults = "; ".join(f"{'.'.join(map(str, part['loc']))}: {part['msg']}" for part in error.errors()[:3])
             self._report(stored.key, faults)
             return None
+        # Of a copy of 10,000 records each would hold a set of its own of the names that were given: a third of all memory.
+        object.__setattr__(value, "__pydantic_fields_set__", self._given)
+        return Entry(stored.key, value, stored.revision)
 
     async def ensure(self) -> bool:
         """Make the bucket where it is missing, and bring an older one's configuration up to date; return whether it was made.
@@ -219,28 +242,29 @@ class Table(Generic[R]):
     async def _read_all(self, names: Sequence[str]) -> tuple[dict[str, Entry[R]], set[str]]:
         entries: dict[str, Entry[R]] = {}
         unreadable: set[str] = set()
-        gate = asyncio.Semaphore(READS_AT_ONCE)
+        rest = iter(names)
 
-        async def read_one(name: str) -> None:
-            if not KEY_PATTERN.fullmatch(name):
-                # Somebody else's client wrote it; we could not have, and cannot ask for it.
-                self._report(name, "its key is not legal")
-                unreadable.add(name)
-                return
-            async with gate:
+        async def read_on() -> None:
+            for name in rest:
+                if not KEY_PATTERN.fullmatch(name):
+                    # Somebody else's client wrote it; we could not have, and cannot ask for it.
+                    self._report(name, "its key is not legal")
+                    unreadable.add(name)
+                    continue
                 stored = await self.read(name)
-            if stored is None or stored.payload is None:
-                return
-            entry = self.decode(stored)
-            if entry is None:
-                unreadable.add(name)
-            else:
-                entries[name] = entry
+                if stored is None or stored.payload is None:
+                    continue
+                entry = self.decode(stored)
+                if entry is None:
+                    unreadable.add(name)
+                else:
+                    entries[name] = entry
 
         try:
+            # As many tasks as reads at once: one for each of 10,000 names costs more memory than all of their values.
             async with asyncio.TaskGroup() as group:
-                for name in names:
-                    group.create_task(read_one(name))
+                for _ in range(min(READS_AT_ONCE, len(names))):
+                    group.create_task(read_on())
         except BaseExceptionGroup as failures:
             # One cause, many reads: the first says it all.
             raise failures.exceptions[0] from None

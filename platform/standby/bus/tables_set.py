@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from standby.bus.connection import Bus
 from standby.bus.subjects import Bucket
 from standby.bus.tables import Table
-from standby.domain.access import ApiKey, Lease, StoredCredential
+from standby.domain.access import AccessKey, ApiKey, Lease, StoredCredential, Tenant
 from standby.domain.assignment import Assignment
+from standby.domain.async_invocation import Ticket
+from standby.domain.aws import AwsResource
 from standby.domain.endpoint import Endpoint, EndpointConfig
 from standby.domain.instance import Instance
 from standby.domain.model import Model
@@ -34,6 +36,10 @@ class Tables:
     leases: Table[Lease]
     credentials: Table[StoredCredential]
     prices: Table[NodePrices]
+    tenants: Table[Tenant]
+    access_keys: Table[AccessKey]
+    aws: Table[AwsResource]
+    tickets: Table[Ticket]
 
     async def ensure(self) -> tuple[str, ...]:
         """Make every missing bucket; return the names of those that were made. Raises BusUnavailable."""
@@ -59,6 +65,10 @@ async def open_tables(bus: Bus) -> Tables:
         leases=Table(bus, Bucket.LEASES, Lease),
         credentials=Table(bus, Bucket.CREDENTIALS, StoredCredential),
         prices=Table(bus, Bucket.PRICES, NodePrices),
+        tenants=Table(bus, Bucket.TENANTS, Tenant),
+        access_keys=Table(bus, Bucket.ACCESS_KEYS, AccessKey),
+        aws=Table(bus, Bucket.AWS, AwsResource),
+        tickets=Table(bus, Bucket.TICKETS, Ticket),
     )
     await tables.ensure()
 

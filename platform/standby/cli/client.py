@@ -82,7 +82,11 @@ class Client:
 
     async def events(self, endpoint: str, *, replay: int = 0) -> AsyncIterator[dict[str, Any]]:
         """Yield the endpoint's events as they happen, until the caller stops or the gateway ends the stream."""
-        params = {"endpoint": endpoint, "replay": str(replay)}
+        async for event in self.event_stream({"endpoint": endpoint, "replay": str(replay)}):
+            yield event
+
+    async def event_stream(self, params: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
+        """Yield events as ``GET /api/v1/events`` takes its parameters, until the gateway ends the stream."""
         with self._translated():
             async with self._http.stream("GET", "/api/v1/events", params=params, timeout=EVENT_SILENCE_S) as response:
                 if response.status_code >= 400:
@@ -116,13 +120,21 @@ def raise_for_error(status: int, content: bytes) -> None:
     """Raise the error of the tree that an error reply names: by its code, else by its HTTP status."""
     if status < 400:
         return
-    try:
-        error = json.loads(content)["error"]
-        message, code, remedy = str(error["message"]), error.get("code"), str(error.get("remedy") or "")
-    except (ValueError, KeyError, TypeError, AttributeError):
-        message, code, remedy = f"HTTP {status}: {content[:_MAX_SHOWN].decode(errors='replace')!r}", None, ""
+    message, code, remedy = _said(status, content)
     # The data routes repeat the remedy inside the message, for clients that show nothing else.
     raise error_class(code, status)(message.removesuffix(f"; {remedy}"), remedy=remedy)
+
+
+def _said(status: int, content: bytes) -> tuple[str, object, str]:
+    """Return message, code and remedy of an error reply, in our envelope or in AWS's."""
+    try:
+        reply = json.loads(content)
+        if "error" not in reply and "Message" in reply:
+            return str(reply["Message"]), reply.get("StandbyCode"), str(reply.get("Remedy") or "")
+        error = reply["error"]
+        return str(error["message"]), error.get("code"), str(error.get("remedy") or "")
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return f"HTTP {status}: {content[:_MAX_SHOWN].decode(errors='replace')!r}", None, ""
 
 
 def error_class(code: object, status: int) -> type[StandbyError]:

@@ -232,7 +232,9 @@ def _print_endpoint(endpoint: dict[str, Any]) -> None:
     )
 
 
-def _policy_value(name: str, value: float | str) -> str:
+def _policy_value(name: str, value: float | str | None) -> str:
+    if value is None:
+        return "as the slots say" if name == "scale_out_at" else "-"
     if name in {"min_ready", "max_instances", "slots", "queue_requests"}:
         return str(value)
     if name == "queue_bytes":

@@ -27,9 +27,12 @@ COMMANDS: Final[Mapping[str, Lazy]] = MappingProxyType(
         "invoke": Lazy("standby.cli.invoke:invoke", "Ask an endpoint, waking it if it sleeps.", _USE),
         "ps": Lazy("standby.cli.cluster:ps", "Show instances and their rungs.", _USE),
         "prices": Lazy("standby.cli.prices:prices", "Show what each rung costs, as measured on each node.", _USE),
+        "aws": Lazy("standby.cli.aws:aws", "Print environment lines that point AWS's tools here.", _USE),
+        "events": Lazy("standby.cli.events:events", "Show what happened and what was decided.", _OPERATE),
         "nodes": Lazy("standby.cli.cluster:nodes", "Show nodes with their memory and cache.", _OPERATE),
         "cache": Lazy("standby.cli.cache:app", "List, pin, unpin and evict what nodes have cached.", _OPERATE),
-        "keys": Lazy("standby.cli.keys:app", "Create, list and revoke API keys.", _OPERATE),
+        "keys": Lazy("standby.cli.keys:app", "Create, list, expire and revoke keys, for AWS's tools too.", _OPERATE),
+        "tenants": Lazy("standby.cli.tenants:app", "Create, list, set, disable and enable tenants.", _OPERATE),
         "status": Lazy("standby.cli.cluster:status", "Show the state of the whole.", _OPERATE),
         "doctor": Lazy("standby.cli.doctor:doctor", "Say what is missing on this machine and how to get it.", _OPERATE),
     }

@@ -17,6 +17,7 @@ from standby.bus.embedded import EmbeddedNats
 from standby.cli.state import Secrets, StateDir
 from standby.cli.supervisor import Child, keep_nats
 from standby.domain.errors import ConfigurationError
+from standby.host.sealing_source import ELSEWHERE
 
 READY_LIMIT_S: Final = 60.0
 _LOOK_AGAIN_S: Final = 0.03
@@ -96,7 +97,7 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
 
 
 def _plan(options: StackOptions, secrets: Secrets) -> list[tuple[str, list[str], dict[str, str]]]:
-    sealing = {"STANDBY_SECRETS_KEY": secrets.secrets_key}
+    sealing = {} if _has_sealing_key(options) else {"STANDBY_SECRETS_KEY": secrets.secrets_key}
     plan: list[tuple[str, list[str], dict[str, str]]] = [
         ("node", ["node"], {"STANDBY_STATE_DIR": str(options.state.root / "node"), **sealing}),
         ("controller", ["controller"], {}),
@@ -115,6 +116,11 @@ def _plan(options: StackOptions, secrets: Secrets) -> list[tuple[str, list[str],
         }
         plan.append((name, ["gateway"], settings))
     return plan
+
+
+def _has_sealing_key(options: StackOptions) -> bool:
+    """Whether the operator keeps the sealing key elsewhere; else the deployment's own, in its state folder, is used."""
+    return any(name in os.environ or name in (options.extra_environment or {}) for name in ELSEWHERE)
 
 
 def _environment(options: StackOptions, secrets: Secrets, nats: EmbeddedNats | None) -> dict[str, str]:

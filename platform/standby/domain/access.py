@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 from pydantic import Field
 
-from standby.domain.values import Record
+from standby.domain.values import Record, Value
 
 
 class Role(StrEnum):
@@ -14,6 +15,16 @@ class Role(StrEnum):
 
     ADMIN = "admin"
     TENANT = "tenant"
+
+
+class Scope(StrEnum):
+    """What a key may be used for."""
+
+    CONTROL = "control"
+    INVOKE = "invoke"
+
+
+ALL_SCOPES: Final = (Scope.CONTROL, Scope.INVOKE)
 
 
 class ApiKey(Record):
@@ -25,6 +36,41 @@ class ApiKey(Record):
     role: Role = Role.TENANT
     digest: str = Field(description="HMAC-SHA256 of the secret with the deployment's pepper, hex")
     created_at: float
+    revoked_at: float | None = None
+    expires_at: float | None = None
+    scopes: tuple[Scope, ...] = ALL_SCOPES
+
+
+class Quotas(Value):
+    """What one tenant may have at most."""
+
+    endpoints: int = Field(default=1000, ge=0)
+    concurrency: int = Field(default=1000, ge=0, description="sum of MaxConcurrency over all serverless endpoints")
+    memory_mb_per_endpoint: int = Field(default=6144, ge=1024, description="of one serverless endpoint")
+    memory_mb: int | None = Field(default=None, ge=0, description="sum over all endpoints; None: no limit")
+
+
+class Tenant(Record):
+    """One account; the default one exists without a record."""
+
+    id: str
+    name: str = ""
+    quotas: Quotas = Quotas()
+    created_at: float
+    disabled_at: float | None = Field(default=None, description="no key of it is accepted any more")
+
+
+class AccessKey(Record):
+    """A pair of keys for AWS clients; the secret must stay readable to check signatures, so it is sealed, not hashed."""
+
+    id: str = Field(description="AWS's form: 20 characters, SBKA… for standing keys, SBIA… for those with a session token")
+    tenant: str
+    name: str
+    sealed: str = Field(description="secret (and session token) as JSON, AES-256-GCM, bound to tenant and key id")
+    key_version: str = Field(description="which sealing key it was")
+    scopes: tuple[Scope, ...] = ALL_SCOPES
+    created_at: float
+    expires_at: float | None = None
     revoked_at: float | None = None
 
 

@@ -25,7 +25,9 @@ class Assignment(Record):
     served_name: str
     model: Model
     rung: Rung
-    slots: int
+    slots: int = Field(description="requests that the engine is started for at once")
+    admits: int | None = Field(default=None, ge=0, description="requests that the door lets in at once; None: ``slots``")
+    version: str = Field(default="", description="what is served, as ``serving.version_of`` tells it; empty: not told")
     memory_mb: int | None = None
     drain_limit: float = 300.0
     activation_limit: float = 180.0
@@ -33,3 +35,8 @@ class Assignment(Record):
     leader_epoch: int = Field(ge=0)
     reason: str = ""
     demand_at: float | None = Field(default=None, description="arrival of the request that asked, by the gateway's clock")
+
+    @property
+    def door_slots(self) -> int:
+        """How many requests the door lets in at once."""
+        return self.slots if self.admits is None else self.admits

@@ -8,13 +8,14 @@ from standby.domain.values import Record
 
 
 class Demand(Record):
-    """One gateway's view of one endpoint. Ages, not times of day, so that clocks need not agree."""
+    """One gateway's view of one variant of an endpoint. Ages, not times of day, so that clocks need not agree."""
 
     gateway: str
     boot_id: str
     sequence: int = Field(ge=0, description="grows with every message of this gateway")
     tenant: str
     endpoint: str
+    variant: str = Field(default="", description="the variant that is asked for; empty: the endpoint as a whole")
     in_flight: int = Field(ge=0)
     queued: int = Field(ge=0)
     queued_bytes: int = Field(default=0, ge=0)
@@ -23,7 +24,7 @@ class Demand(Record):
 
 
 class GatewayBeat(Record):
-    """Every endpoint that a gateway has seen traffic for, sent every second: the lease on its counts."""
+    """Every variant of every endpoint that a gateway has seen traffic for, sent every second: the lease on its counts."""
 
     gateway: str
     boot_id: str

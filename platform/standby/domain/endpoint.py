@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from functools import lru_cache
+from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from standby.domain.durations import FOREVER, Seconds
 from standby.domain.values import Record, Value
@@ -32,6 +35,9 @@ class ScalePolicy(Value):
     min_ready: int = Field(default=0, ge=0, le=200, description="instances that never leave ready")
     max_instances: int = Field(default=1, ge=1, le=200)
     slots: int = Field(default=4, ge=1, le=1024, description="requests that one instance runs at once")
+    scale_out_at: float | None = Field(
+        default=None, gt=0, description="requests at once for each instance above which another one is wanted; None: slots"
+    )
     scale_in_after: Seconds = 60.0
     max_cold_wait: Seconds = 50.0
     activation_limit: Seconds = Field(default=180.0, description="limit of one climb without progress")
@@ -39,12 +45,23 @@ class ScalePolicy(Value):
     queue_requests: int = Field(default=1000, ge=0, description="requests that may wait in one gateway")
     queue_bytes: int = Field(default=256 * 1024 * 1024, ge=0, description="body bytes that may wait in one gateway")
 
+    @property
+    def load(self) -> float:
+        """How many requests at once one instance is meant for: never more than it has slots for."""
+        return self.slots if self.scale_out_at is None else min(self.slots, self.scale_out_at)
+
     @model_validator(mode="after")
     def _bounds_agree(self) -> ScalePolicy:
         if self.min_ready > self.max_instances:
             msg = f"min_ready {self.min_ready} is above max_instances {self.max_instances}"
             raise ValueError(msg)
         return self
+
+
+@lru_cache(maxsize=1024)
+def _known(policy: ScalePolicy) -> ScalePolicy:
+    """Return the policy that was the first of its equals."""
+    return policy
 
 
 class Variant(Value):
@@ -55,7 +72,41 @@ class Variant(Value):
     weights: str | None = Field(default=None, description="which of the model's named weights; None: the registered ones")
     weight: float = Field(default=1.0, ge=0)
     memory_mb: int | None = Field(default=None, ge=128, description="host memory to reserve; None: estimated")
+    concurrency_limit: int | None = Field(
+        default=None, ge=1, le=200, description="requests at once over all gateways and instances; more are refused, not queued"
+    )
+    provisioned: int | None = Field(
+        default=None, ge=1, le=200, description="requests at once that what is kept ready is meant for; more count as spillover"
+    )
     policy: ScalePolicy = ScalePolicy()
+
+    @field_validator("policy")
+    @classmethod
+    def _one_of_equals(cls, policy: ScalePolicy) -> ScalePolicy:
+        """A process holds thousands of configs with few different policies, and 3 kB for each copy of one."""
+        return _known(policy)
+
+    @property
+    def limit(self) -> int | None:
+        """How many requests may be under way at once, over all gateways; None: as many as come, the rest waits.
+
+        Never more than all instances together have slots for: what is within the limit finds a slot or one that comes.
+        """
+        if self.concurrency_limit is None:
+            return None
+        return min(self.concurrency_limit, self.policy.slots * self.policy.max_instances)
+
+
+class VariantCapacity(Value):
+    """What was changed of one variant while its endpoint runs; None: as the config says."""
+
+    weight: float | None = Field(default=None, ge=0)
+    concurrency_limit: int | None = Field(default=None, ge=1, le=200)
+    provisioned: int | None = Field(default=None, ge=1, le=200)
+    min_ready: int | None = Field(default=None, ge=0, le=200)
+    max_instances: int | None = Field(default=None, ge=1, le=200)
+    scale_out_at: float | None = Field(default=None, gt=0)
+    scale_in_after: Seconds | None = None
 
 
 class EndpointConfig(Record):
@@ -63,8 +114,13 @@ class EndpointConfig(Record):
 
     tenant: str
     name: str
-    variants: tuple[Variant, ...] = Field(min_length=1)
+    variants: tuple[Variant, ...] = Field(
+        description="none: the endpoint's models come as inference components, each on an endpoint of its own"
+    )
     created_at: float
+    request: Mapping[str, Any] = Field(
+        default_factory=dict, description="SageMaker's request that it comes from, with its name; empty: made otherwise"
+    )
 
 
 class EndpointStatus(StrEnum):
@@ -88,6 +144,7 @@ class Failure(Value):
     at: float = 0.0
     next_retry_at: float | None = Field(default=None, description="seconds since the epoch; None: no retry by itself")
     generation: int | None = Field(default=None, description="generation of the endpoint that failed")
+    variant: str = Field(default="", description="the variant whose instance failed; empty: all")
 
 
 class Endpoint(Record):
@@ -102,3 +159,14 @@ class Endpoint(Record):
     created_at: float
     updated_at: float
     generation: int = Field(default=1, ge=1, description="grows when the endpoint is re-created or retried by hand")
+    pending_config: str | None = Field(
+        default=None,
+        description="what an update brings; ``config`` serves until each variant of it has what it needs",
+    )
+    capacities: Mapping[str, VariantCapacity] = Field(
+        default_factory=dict, description="by variant name: changes of weights and capacities of the running endpoint"
+    )
+    pending_capacities: Mapping[str, VariantCapacity] = Field(
+        default_factory=dict, description="what ``capacities`` becomes when ``pending_config`` takes over"
+    )
+    update_failure: Failure | None = Field(default=None, description="why the last update was rolled back; None: it was not")

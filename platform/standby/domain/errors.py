@@ -1,17 +1,18 @@
 """The one tree of errors: each says what failed, the value, the limit and the remedy.
 
 StandbyError
-├── InvalidInput 400 ── MalformedJson
+├── InvalidInput 400 ── MalformedJson · VariantNotFound
 ├── NotAuthenticated 401
 ├── Forbidden 403
 ├── NotFound 404 ── EndpointNotFound · ModelNotFound
 ├── Conflict 409
 ├── PayloadTooLarge 413
 ├── QueueFull 429
+├── Throttled 429
 ├── Unavailable 503 ── EndpointFailed · ColdWaitExceeded · BusUnavailable
 ├── ArtifactError 422 ── EmptySource · UnsupportedArtifact · IncompleteDownload · ArtifactChanged ·
 │                        DigestMismatch · SourceUnreachable · DiskFull
-├── EngineError 502 ── EngineStartFailed · ForkFailed · ProbeFailed · EngineDied
+├── EngineError 502 ── EngineStartFailed · ForkFailed · ProbeFailed · EngineDied · InvocationTimeout
 ├── RevisionConflict 409
 ├── LeaseLost 503
 └── ConfigurationError (exit code 3)
@@ -57,6 +58,18 @@ class MalformedJson(InvalidInput):
     code = "malformed_json"
 
 
+class VariantNotFound(InvalidInput):
+    """The endpoint has no variant of that name."""
+
+    code = "variant_not_found"
+
+
+class ComponentRequired(InvalidInput):
+    """The endpoint serves inference components, and the request names none."""
+
+    code = "component_required"
+
+
 class NotAuthenticated(StandbyError):
     """No key, or an unknown or revoked one."""
 
@@ -71,6 +84,12 @@ class Forbidden(StandbyError):
     code = "forbidden"
     http_status = 403
     exit_code = 6
+
+
+class QuotaExceeded(Forbidden):
+    """The tenant has as much as it may have."""
+
+    code = "quota_exceeded"
 
 
 class NotFound(StandbyError):
@@ -113,6 +132,14 @@ class QueueFull(StandbyError):
     """The waiting room is full by count or by bytes."""
 
     code = "queue_full"
+    http_status = 429
+    exit_code = 7
+
+
+class Throttled(StandbyError):
+    """As many requests as the variant's concurrency limit allows are under way already."""
+
+    code = "throttled"
     http_status = 429
     exit_code = 7
 
@@ -224,6 +251,13 @@ class EngineDied(EngineError):
     """The engine ended while it served."""
 
     code = "engine_died"
+
+
+class InvocationTimeout(EngineError):
+    """The engine had not answered when the limit of an invocation was reached; its work was ended."""
+
+    code = "invocation_timeout"
+    http_status = 504
 
 
 class RevisionConflict(StandbyError):

@@ -75,8 +75,39 @@ class ComponentNotice(Event):
     message: str
 
 
+class AuditEvent(Event):
+    """Somebody changed who may do what, or was refused; for administrators only, and never with a secret."""
+
+    kind: Literal["audit"] = "audit"
+    who: str = Field(description="id of the key that asked; empty: a key that does not exist")
+    action: str = Field(description="e.g. access-keys.create, sagemaker:CreateEndpoint, signature")
+    target: str = Field(default="", description="id or name of what it was done to")
+    outcome: Literal["done", "refused"]
+    reason: str = Field(default="", description="code of the refusal")
+
+
+class AsyncInvocationEnded(Event):
+    """An asynchronous invocation has its result or its failure; stands for SNS's message to the endpoint's topic."""
+
+    kind: Literal["async"] = "async"
+    inference_id: str
+    status: Literal["Completed", "Failed"]
+    topic: str = Field(default="", description="ARN of the endpoint's SuccessTopic or ErrorTopic; empty: it has none")
+    location: str = Field(default="", description="the object that was written; empty: the store refused it")
+    input_location: str = Field(default="", description="empty: the input came with the request")
+    reason: str = Field(default="", description="why it failed")
+    received_at: float = Field(description="seconds since the epoch")
+
+
 AnyEvent = Annotated[
-    DecisionMade | StateChanged | ActivationEnded | FetchProgress | EndpointChanged | ComponentNotice,
+    DecisionMade
+    | StateChanged
+    | ActivationEnded
+    | FetchProgress
+    | EndpointChanged
+    | ComponentNotice
+    | AuditEvent
+    | AsyncInvocationEnded,
     Field(discriminator="kind"),
 ]
 EVENT_ADAPTER: TypeAdapter[AnyEvent] = TypeAdapter(AnyEvent)

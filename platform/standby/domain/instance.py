@@ -116,11 +116,12 @@ class Instance(Record):
     variant: str
     served_name: str
     model_digest: str
+    version: str = Field(default="", description="of the assignment; empty: its node did not say")
     engine: EngineKind | None = Field(default=None, description="None: its node did not say")
     state: InstanceState
     epoch: int = Field(ge=0, description="grows each time the door opens for this instance")
     door: str = Field(description="host:port of the node's door")
-    slots: int
+    slots: int = Field(description="requests that the door lets in at once")
     in_flight: int = 0
     idle_since: float | None = Field(default=None, description="ready or last request end, whichever is later; None: busy")
     rung_since: float = Field(description="when the present rung was reached, by the node's clock")

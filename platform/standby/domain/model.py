@@ -108,6 +108,7 @@ class Manifest(Value):
         default_factory=dict, description="why an engine cannot serve it; engines that can are not in here"
     )
     notes: tuple[str, ...] = Field(default=(), description="what was noticed and left out, in words")
+    properties: str = Field(default="", description="text of the serving.properties beside the model; empty: there is none")
 
     @property
     def total_bytes(self) -> int:

@@ -12,6 +12,8 @@ TENANT_PATTERN: Final = r"^[0-9]{12}$"
 SERVED_NAME_PATTERN: Final = r"^[a-zA-Z0-9][a-zA-Z0-9._:-]*(/[a-zA-Z0-9][a-zA-Z0-9._:-]*)*$"
 MAX_SERVED_NAME: Final = 128
 DEFAULT_TENANT: Final = "000000000000"
+# No name that a caller may choose has it: a record of such a name belongs to an endpoint and is in no list.
+HIDDEN: Final = "="
 
 _NAME = re.compile(NAME_PATTERN)
 _TENANT = re.compile(TENANT_PATTERN)

@@ -1,10 +1,14 @@
-"""Which engine serves which of a model's weights. Pure."""
+"""What is served: which engine serves which of a model's weights, and an endpoint's variants as they are now. Pure."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 from collections.abc import Mapping
 from typing import Final
 
+from standby.domain.endpoint import EndpointConfig, ScalePolicy, Variant, VariantCapacity
 from standby.domain.model import EngineKind, Manifest, Model, ModelFormat
 
 # Real engines, the preferred one first. The fake one serves everything and is used only where it is asked for.
@@ -40,6 +44,51 @@ def with_weights(model: Model, weights: str | None) -> Model | None:
     engine = engine_for(model, manifest)
     options = model.engine_options if engine is model.engine else {}
     return model.model_copy(update={"manifest": manifest, "engine": engine, "engine_options": options, "weights": {}})
+
+
+def version_of(model: Model, variant: Variant) -> str:
+    """Return what tells instances that may stand in for each other from others.
+
+    ``model`` as ``with_weights`` returns it; ``variant`` as its config has it, without later changes of capacity: those
+    never need another process.
+    """
+    options = sorted(model.engine_options.items())
+    told = [model.engine.value, options, model.manifest.digest, variant.memory_mb, variant.policy.slots]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def variants_now(config: EndpointConfig, capacities: Mapping[str, VariantCapacity]) -> tuple[Variant, ...]:
+    """Return the config's variants with what was changed of them while the endpoint runs."""
+    return tuple(_changed(variant, capacities.get(variant.name)) for variant in config.variants)
+
+
+def _changed(variant: Variant, capacity: VariantCapacity | None) -> Variant:
+    if capacity is None:
+        return variant
+    policy = variant.policy
+    min_ready = policy.min_ready if capacity.min_ready is None else capacity.min_ready
+    most = policy.max_instances if capacity.max_instances is None else capacity.max_instances
+    most = max(most, min_ready)
+    limit = variant.concurrency_limit if capacity.concurrency_limit is None else capacity.concurrency_limit
+    slots = policy.slots
+    if capacity.concurrency_limit is not None:
+        # A limit that was raised is reached: the doors let more in than the engine was started for, and it queues them.
+        slots = max(slots, math.ceil(capacity.concurrency_limit / most))
+    changed = {
+        "min_ready": min_ready,
+        "max_instances": most,
+        "slots": slots,
+        "scale_out_at": policy.scale_out_at if capacity.scale_out_at is None else capacity.scale_out_at,
+        "scale_in_after": policy.scale_in_after if capacity.scale_in_after is None else capacity.scale_in_after,
+    }
+    return variant.model_copy(
+        update={
+            "weight": variant.weight if capacity.weight is None else capacity.weight,
+            "concurrency_limit": limit,
+            "provisioned": variant.provisioned if capacity.provisioned is None else capacity.provisioned,
+            "policy": ScalePolicy.model_validate({**policy.model_dump(), **changed}),
+        }
+    )
 
 
 def gpus_of(options: Mapping[str, str | int | float | bool]) -> int:

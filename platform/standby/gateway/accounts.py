@@ -1,4 +1,4 @@
-"""Accounting of one endpoint's requests: metric children looked up once, not for each request."""
+"""Accounting of one variant's requests: metric children looked up once, not for each request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Final
 from prometheus_client import Counter, Histogram
 
 from standby.domain.instance import Rung
-from standby.gateway.desk import Desk
+from standby.gateway import cloudwatch
+from standby.gateway.cloudwatch import VariantSeries
+from standby.gateway.desk import Desk, Grant
 from standby.telemetry import metrics
 
 OTHER = "other"
@@ -27,22 +29,32 @@ _OF_ENDPOINTS: Final = (
 
 @dataclass(slots=True)
 class Account:
-    """The metric children of one endpoint."""
+    """The metric children of one variant; ``series`` are those under CloudWatch's names."""
 
     tenant: str
     endpoint: str
+    series: VariantSeries | None = None
     closed: bool = False
-    _outcomes: dict[str, Counter] = field(default_factory=dict)
+    _outcomes: dict[str, list[Counter]] = field(default_factory=dict)
     _times: dict[tuple[int, Rung], Histogram] = field(default_factory=dict)
 
     def ended(self, outcome: str) -> None:
         """Count a request by how it ended."""
         if self.closed:
             return
-        child = self._outcomes.get(outcome)
-        if child is None:
-            child = self._outcomes[outcome] = metrics.REQUESTS.labels(self.tenant, self.endpoint, outcome)
-        child.inc()
+        children = self._outcomes.get(outcome)
+        if children is None:
+            others = [] if self.series is None else self.series.counters(outcome)
+            children = self._outcomes[outcome] = [metrics.REQUESTS.labels(self.tenant, self.endpoint, outcome), *others]
+        for child in children:
+            child.inc()
+
+    def served(self, grant: Grant, waited_s: float, lasted_s: float) -> None:
+        """Note an answered request: the times from its arrival to its dispatch and to the end of its answer, in seconds."""
+        self.waited(waited_s, grant.rung)
+        self.lasted(lasted_s, grant.rung)
+        if self.series is not None and not self.closed:
+            self.series.served(grant, waited_s, lasted_s)
 
     def waited(self, seconds: float, rung: Rung) -> None:
         """Note the time from arrival to dispatch."""
@@ -68,34 +80,46 @@ class Account:
 
 @dataclass
 class Accounts:
-    """The accounts of all endpoints that had traffic; what belongs to none of them is counted as ``other``."""
+    """The accounts of all variants that had traffic; what belongs to none of them is counted as ``other``."""
 
-    _accounts: dict[tuple[str, str], Account] = field(default_factory=dict)
+    _accounts: dict[tuple[str, str], dict[str, Account]] = field(default_factory=dict)
     nobody: Account = field(default_factory=lambda: Account(OTHER, OTHER))
+    _gauged: frozenset[cloudwatch.Dimensions] = frozenset()
 
     def of(self, desk: Desk) -> Account:
-        """Return the endpoint's account; what ends after its deletion belongs to nobody."""
+        """Return the variant's account; what ends after its deletion belongs to nobody."""
         if desk.closed:
             return self.nobody
         endpoint = desk.route.endpoint
-        account = self._accounts.get((endpoint.tenant, endpoint.name))
+        accounts = self._accounts.get((endpoint.tenant, endpoint.name))
+        if accounts is None:
+            accounts = self._accounts[endpoint.tenant, endpoint.name] = {}
+        variant = desk.route.variant.name
+        account = accounts.get(variant)
         if account is None:
-            account = self._accounts[endpoint.tenant, endpoint.name] = Account(endpoint.tenant, endpoint.name)
+            series = VariantSeries(cloudwatch.dimensions_of(endpoint, variant))
+            account = accounts[variant] = Account(endpoint.tenant, endpoint.name, series)
         return account
 
     def close(self, desk: Desk) -> None:
-        """Forget a deleted endpoint's account and all its series: names come and go, and each has dozens of series."""
+        """Forget a deleted endpoint's accounts and all its series: names come and go, and each has dozens of series."""
         endpoint = desk.route.endpoint
-        account = self._accounts.pop((endpoint.tenant, endpoint.name), None)
-        if account is not None:
+        for account in self._accounts.pop((endpoint.tenant, endpoint.name), {}).values():
             account.closed = True
+        cloudwatch.forget(endpoint)
         for metric in _OF_ENDPOINTS:
             metric.remove_by_labels({"tenant": endpoint.tenant, "endpoint": endpoint.name})
 
     def refresh(self, desks: Iterable[Desk]) -> None:
-        """Set the gauges from the desks; called when somebody scrapes."""
-        for desk in desks:
-            labels = (desk.route.endpoint.tenant, desk.route.endpoint.name)
-            metrics.IN_FLIGHT.labels(*labels).set(desk.in_flight)
-            metrics.QUEUED.labels(*labels).set(desk.queued)
-            metrics.QUEUED_BYTES.labels(*labels).set(desk.queued_bytes)
+        """Set the gauges from the desks; called when somebody scrapes. Several may be of one endpoint."""
+        totals: dict[tuple[str, str], list[int]] = {}
+        every = list(desks)
+        self._gauged = cloudwatch.refresh(every, self._gauged)
+        for desk in every:
+            of_endpoint = totals.setdefault((desk.route.endpoint.tenant, desk.route.endpoint.name), [0, 0, 0])
+            for at, count in enumerate((desk.in_flight, desk.queued, desk.queued_bytes)):
+                of_endpoint[at] += count
+        for labels, (in_flight, queued, queued_bytes) in totals.items():
+            metrics.IN_FLIGHT.labels(*labels).set(in_flight)
+            metrics.QUEUED.labels(*labels).set(queued)
+            metrics.QUEUED_BYTES.labels(*labels).set(queued_bytes)

@@ -1,4 +1,4 @@
-"""The gateway as one ASGI application: data routes first, everything else by Starlette's route table, default deny."""
+"""The gateway as one ASGI application: data routes first, then AWS's control plane, all else by a table, default deny."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from standby.domain.access import ApiKey, Role
 from standby.domain.endpoint import Endpoint
 from standby.domain.errors import Forbidden, ModelNotFound, NotFound, StandbyError
 from standby.gateway.api.responses import error_response
+from standby.gateway.aws import AwsSide
 from standby.gateway.dataplane import DataPlane
 from standby.gateway.keys import TENANT_HEADER, acting_tenant, authenticate
 from standby.telemetry import metrics
@@ -29,7 +30,12 @@ class Surroundings:
 
     bus: Bus
     data: DataPlane
+    aws: AwsSide
     max_staleness_s: float
+
+    def staleness(self) -> dict[str, float]:
+        """Return the ages of all local copies in seconds, by table."""
+        return {**self.data.directory.staleness(), **self.aws.staleness()}
 
 
 def build_app(surroundings: Surroundings, api: list[Route]) -> ASGIApp:
@@ -46,10 +52,13 @@ def build_app(surroundings: Surroundings, api: list[Route]) -> ASGIApp:
     starlette = Starlette(routes=table, exception_handlers={404: _nothing_there, 405: _nothing_there})
     starlette.router.redirect_slashes = False
     data = surroundings.data
+    control = surroundings.aws.control_plane(data.uploads)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and data.takes(scope):
             await data(scope, receive, send)
+        elif scope["type"] == "http" and control.takes(scope):
+            await control(scope, receive, send)
         else:
             await starlette(scope, receive, send)
 
@@ -68,7 +77,7 @@ class PublicRoutes:
 
     async def readyz(self, _request: Request) -> Response:
         """The local copies of the tables are recent enough to serve from; 503 with their ages otherwise."""
-        ages = {name: round(age, 3) for name, age in self.around.data.directory.staleness().items()}
+        ages = {name: round(age, 3) for name, age in self.around.staleness().items()}
         ready = max(ages.values()) <= self.around.max_staleness_s
         body = {
             "status": "ready" if ready else "stale",
@@ -128,7 +137,7 @@ class PublicRoutes:
     def _refresh(self) -> None:
         data, bus = self.around.data, self.around.bus
         data.accounts.refresh(data.directory.desks())
-        for table, age in data.directory.staleness().items():
+        for table, age in self.around.staleness().items():
             metrics.VIEW_STALENESS.labels(table).set(age)
         statistics = bus.statistics()
         metrics.BUS_DISCONNECTED.set(bus.disconnected_for())

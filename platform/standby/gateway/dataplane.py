@@ -1,66 +1,63 @@
-"""The data routes: authenticate, resolve, wait for a slot, relay, account. A bare ASGI callable, since each request pays.
+"""The data routes: OpenAI's below ``/v1`` here, an endpoint's own in standby.sagemaker.runtime. A bare ASGI callable.
 
-Every request goes ``arrival → desk.enter → (desk.acquire → relay → desk.release)* → end``; whatever way it ends, the
-context managers give back what it held. A caller who leaves cancels the request's own task, streaming or not
-(field case B25).
+It is bare, since each request pays. On ``/v1`` the body comes first, for it names the model.
 """
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from starlette.types import Receive, Scope, Send
 
-from standby.domain.errors import BusUnavailable, EngineDied, InvalidInput, StandbyError, Unavailable
-from standby.domain.instance import Activation, Phase
-from standby.gateway import forms
+from standby.domain import access
+from standby.domain.errors import InvalidInput, StandbyError, Unavailable
 from standby.gateway.accounts import Accounts
 from standby.gateway.client_watch import ClientWatch
-from standby.gateway.desk import Desk, Grant
+from standby.gateway.desk import Desk
 from standby.gateway.directory import Directory
+from standby.gateway.dispatch import Dispatcher, OnGone
 from standby.gateway.errors import Headers
-from standby.gateway.http import ClientGone, UploadRoom, header, read_body, send_bytes, send_error
+from standby.gateway.http import ClientGone, UploadRoom, header, read_body, send_error
 from standby.gateway.keys import TENANT_HEADER, acting_tenant, authenticate
-from standby.gateway.relay import AnswerCutOff, DoorClient, OutcomeKind, RelayOutcome, RelayRequest
-from standby.telemetry import metrics
-from standby.wire.headers import Refusal
-
-_log = logging.getLogger(__name__)
+from standby.gateway.relay import DoorClient
+from standby.sagemaker.runtime import contract, forms
+from standby.sagemaker.runtime.asking import Limits, Understanding
+from standby.sagemaker.runtime.async_context import AsyncContext
+from standby.sagemaker.runtime.async_side import AsyncSide
+from standby.sagemaker.runtime.components import Components
+from standby.sagemaker.runtime.contract import Arrival, Authenticator, Job, Resources, Target
+from standby.sagemaker.runtime.dialects import Declared
+from standby.sagemaker.runtime.joined import Runs
+from standby.sagemaker.runtime.routes import PREFIX, Operation, route_of
+from standby.sagemaker.runtime.service import RuntimeService
 
 MAX_REQUEST_ID = 128
-# Longer than a reconnect, shorter than a caller's patience: without the bus nothing at zero can be woken.
-BUS_PATIENCE_S = 5.0
 
-_INVOCATIONS: Final = "/invocations"
-_ENDPOINTS: Final = "/endpoints/"
 _OPENAI: Final = frozenset({forms.CHAT_PATH, forms.COMPLETIONS_PATH})
 _PASSED_ON: Final = frozenset({b"content-type", b"accept", b"traceparent", b"tracestate"})
 
 
-class _Arrival(NamedTuple):
-    """What is known of a request before it is resolved."""
+@dataclass(frozen=True)
+class RuntimeOptions:
+    """What the endpoints' own routes need beyond the data plane's: sizes in bytes, times in seconds.
 
-    arrived: float
-    arrived_at: float
-    request_id: str
-    echoed: bytes
+    ``linger_s``: how long a run goes on after its SDK has left; ``kept_s``, ``kept_bytes``: bounds of missed answers.
+    """
 
-
-class _Call(NamedTuple):
-    """A resolved request."""
-
-    arrival: _Arrival
-    path: str
-    body: bytes
-    headers: Headers
-    payload: Mapping[str, Any]
-    buffered: bool
-    variant_header: bool
+    region: str = "us-east-1"
+    serverless_body_bytes: int = 4 * 1024 * 1024
+    invocation_limit_s: float = 60.0
+    stream_limit_s: float = 480.0
+    linger_s: float = 5.0
+    kept_s: float = 20.0
+    kept_bytes: int = 32 * 1024 * 1024
+    authenticator: Authenticator | None = None
+    resources: Resources | None = None
+    strict: bool = False
+    asynchronous: AsyncContext | None = None
 
 
 @dataclass
@@ -77,225 +74,151 @@ class DataPlane:
     wall: Callable[[], float]
     bus_away: Callable[[], float] = field(default=lambda: 0.0)
     uploads: UploadRoom = field(default_factory=UploadRoom)
+    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     _prefix: str = field(default_factory=lambda: f"{secrets.token_hex(8)}-")
     _count: int = 0
+
+    def __post_init__(self) -> None:
+        self.dispatcher = Dispatcher(self.doors, self.accounts, self.node_token, self.monotonic, self.bus_away)
+        options = self.runtime
+        limits = Limits(
+            body_bytes=self.max_body_bytes,
+            serverless_bytes=min(self.max_body_bytes, options.serverless_body_bytes),
+            invocation_s=options.invocation_limit_s,
+            stream_s=options.stream_limit_s,
+        )
+        self.runs = Runs(self.monotonic, options.linger_s, options.kept_s, options.kept_bytes)
+        declared = Declared(options.resources)
+        understanding = Understanding(
+            self, Components(self, options.resources, options.strict), limits, self.wall, options.authenticator
+        )
+        self.asynchronous = (
+            None if options.asynchronous is None else AsyncSide(options.asynchronous, self, understanding, declared)
+        )
+        self.endpoints = RuntimeService(
+            invoker=self,
+            understanding=understanding,
+            declared=declared,
+            limits=limits,
+            region=options.region,
+            runs=self.runs,
+            monotonic=self.monotonic,
+        )
 
     @staticmethod
     def takes(scope: Scope) -> bool:
         """Return whether this request is on a data route."""
         path: str = scope["path"]
-        return path in _OPENAI or (path.startswith(_ENDPOINTS) and path.endswith(_INVOCATIONS))
+        return path in _OPENAI or (path.startswith(PREFIX) and route_of(path) is not None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request (ASGI)."""
-        arrival = self._arrive(scope)
-        account = self.accounts.nobody
+        if scope["path"] in _OPENAI:
+            await self._openai(scope, receive, send)
+            return
+        route = route_of(scope["path"])
+        assert route is not None, "takes() has said so"
         try:
-            desk, call = await self._resolve(scope, receive, arrival)
-            account = self.accounts.of(desk)
-            await self._serve(desk, call, receive, send)
+            if route.operation is not Operation.ASYNC:
+                await self.endpoints(route, scope, receive, send)
+            elif self.asynchronous is not None:
+                await self.asynchronous(route, scope, receive, send)
+            else:
+                await send_error(send, Unavailable("this gateway takes no asynchronous invocations"))
+        except ClientGone:
+            return
+
+    # ---- OpenAI's routes ---------------------------------------------------------------------------------------
+
+    async def _openai(self, scope: Scope, receive: Receive, send: Send) -> None:
+        arrival = self.arrive(scope)
+        try:
+            desk, job = await self._resolve(scope, receive)
         except StandbyError as error:
-            account.ended(error.code)
+            self.refused(error.code)
+            await send_error(send, error, [(b"x-request-id", arrival.echoed)])
+            return
+        except ClientGone:
+            self.refused("client_gone")
+            return
+        try:
+            await self.dispatcher.run(desk, arrival, job, receive, send)
+        except StandbyError as error:
             await send_error(send, error, [(b"x-request-id", arrival.echoed)])
         except ClientGone:
-            account.ended("client_gone")
+            return
 
-    # ---- before the desk ---------------------------------------------------------------------------------------
+    async def _resolve(self, scope: Scope, receive: Receive) -> tuple[Desk, Job]:
+        tenant = self.tenant(scope)
+        if scope["method"] != "POST":
+            raise InvalidInput(f"{scope['method']} is not possible here", remedy="use POST")
+        body = await self.read(scope, receive, self.max_body_bytes)
+        desk = self.directory.desk_serving(tenant, _model_of(forms.parse_object(body)))
+        headers: Headers = [(name, value) for name, value in scope["headers"] if name in _PASSED_ON]
+        return desk, Job(scope["path"], headers, body, [])
 
-    def _tenant(self, scope: Scope) -> str:
-        key = authenticate(header(scope, b"authorization"), self.directory.keys, self.pepper)
-        named = header(scope, TENANT_HEADER.encode())
-        return acting_tenant(key, None if named is None else named.decode("latin-1"))
+    # ---- what the endpoints' routes need (standby.sagemaker.runtime.contract.Invoker) ---------------------------
 
-    def _arrive(self, scope: Scope) -> _Arrival:
+    def arrive(self, scope: Scope) -> Arrival:
+        """Note a request's arrival."""
         # The engine only ever sees an id of ours: two callers may send the same one at once (field case B34).
         self._count += 1
         request_id = f"{self._prefix}{self._count:x}"
         given = header(scope, b"x-request-id")
         echoed = given[:MAX_REQUEST_ID] if given else request_id.encode()
-        return _Arrival(self.monotonic(), self.wall(), request_id, echoed)
+        return Arrival(self.monotonic(), self.wall(), request_id, echoed)
 
-    async def _resolve(self, scope: Scope, receive: Receive, arrival: _Arrival) -> tuple[Desk, _Call]:
-        tenant = self._tenant(scope)
-        if scope["method"] != "POST":
-            raise InvalidInput(f"{scope['method']} is not possible here", remedy="use POST")
-        path: str = scope["path"]
-        if path in _OPENAI:
-            body = await read_body(scope, receive, self.max_body_bytes, self.uploads)
-            payload = forms.parse_object(body)
-            desk = self.directory.desk_serving(tenant, _model_of(payload))
-            return desk, self._call(scope, arrival, path, body, payload, forms.Form.MESSAGES, openai=True)
-        # The endpoint is looked up before the body is read: an unknown name costs nothing.
-        desk = self.directory.desk(tenant, path[len(_ENDPOINTS) : -len(_INVOCATIONS)])
-        body = await read_body(scope, receive, self.max_body_bytes, self.uploads)
-        payload = forms.parse_object(body)
-        engine = forms.engine_call(payload, body)
-        return desk, self._call(scope, arrival, engine.path, engine.body, payload, engine.form, openai=False)
+    def refused(self, code: str) -> None:
+        """Count a request that ended before its endpoint was known."""
+        self.accounts.nobody.ended(code)
 
-    def _call(
+    def tenant(self, scope: Scope) -> str:
+        """Return for whom a bearer key of ours acts. Raises NotAuthenticated, Forbidden."""
+        key = authenticate(header(scope, b"authorization"), self.directory.keys, self.pepper, access.Scope.INVOKE)
+        named = header(scope, TENANT_HEADER.encode())
+        return acting_tenant(key, None if named is None else named.decode("latin-1"))
+
+    def read(self, scope: Scope, receive: Receive, limit: int) -> Awaitable[bytes]:
+        """Return the body. Raises PayloadTooLarge, QueueFull, ClientGone."""
+        return read_body(scope, receive, limit, self.uploads)
+
+    def find(self, tenant: str, endpoint: str, variant: str | None, session: str | None) -> Target:
+        """Return the endpoint's variant. Raises EndpointNotFound, VariantNotFound."""
+        desk = self.directory.desk(tenant, endpoint, variant, session)
+        there, chosen = desk.route.endpoint, desk.route.variant
+        serverless = chosen.concurrency_limit is not None
+        return Target(desk, tenant, there.name, there.served_name, chosen.name, chosen.model, serverless)
+
+    def has_ready(self, target: Target) -> bool:
+        """Whether an instance of the variant is ready, as far as this gateway knows."""
+        desk: Desk = target.desk
+        return desk.has_ready
+
+    def wake(self, target: Target) -> None:
+        """Ask for an instance of the variant without waiting for it."""
+        desk: Desk = target.desk
+        desk.want()
+
+    def run(
         self,
-        scope: Scope,
-        arrival: _Arrival,
-        path: str,
-        body: bytes,
-        payload: Mapping[str, Any],
-        form: forms.Form,
+        target: Target,
+        arrival: Arrival,
+        job: Job,
+        receive: contract.Receive,
+        send: contract.Send,
         *,
-        openai: bool,
-    ) -> _Call:
-        headers = [(name, value) for name, value in scope["headers"] if name in _PASSED_ON]
-        if form is forms.Form.INPUTS:
-            headers = [(b"content-type", b"application/json")]
-        return _Call(arrival, path, body, headers, payload, form is forms.Form.INPUTS, not openai)
+        on_gone: OnGone | None = None,
+    ) -> Awaitable[str | None]:
+        """Ask an engine and pass its answer on."""
+        return self.dispatcher.run(target.desk, arrival, job, receive, send, on_gone)
 
-    # ---- at the desk -------------------------------------------------------------------------------------------
+    def joined(self, target: Target) -> None:
+        """Count a request that was answered by another one's run."""
+        self.accounts.of(target.desk).ended("joined")
 
-    async def _serve(self, desk: Desk, call: _Call, receive: Receive, send: Send) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        loop = asyncio.get_running_loop()
-        gone = over = False
-
-        def leave() -> None:
-            nonlocal gone
-            if not over:
-                gone = True
-                task.cancel()
-
-        # The server calls a caller who has got the whole answer "disconnected", too, in the very turn of the loop in which
-        # the task is to be resumed with its outcome: the task goes first, or every success would count as a caller who left.
-        watch = ClientWatch(receive, lambda: loop.call_soon(leave))
-        try:
-            with desk.enter():
-                await self._attempts(desk, call, send)
-        except asyncio.CancelledError as cancelled:
-            task.uncancel()
-            if gone:
-                raise ClientGone from None
-            # The server's grace for open requests is over (field case B18).
-            if isinstance(cancelled, AnswerCutOff):
-                self.accounts.of(desk).ended("broken_stream")
-                return
-            raise Unavailable("the gateway is shutting down", remedy="retry", retry_after_s=1.0) from None
-        finally:
-            over = True
-            watch.stop()
-
-    async def _attempts(self, desk: Desk, call: _Call, send: Send) -> None:
-        account = self.accounts.of(desk)
-        again = False
-        while True:
-            grant = await self._acquire(desk, call, again=again)
-            dispatched = self.monotonic()
-            try:
-                outcome = await self._attempt(desk, call, grant, send, dispatched)
-            finally:
-                desk.release(grant)
-            if outcome is not None:
-                account.waited(dispatched - call.arrival.arrived, grant.rung)
-                account.ended(outcome)
-                account.lasted(self.monotonic() - call.arrival.arrived, grant.rung)
-                return
-            again = True
-
-    async def _acquire(self, desk: Desk, call: _Call, *, again: bool) -> Grant:
-        if not desk.has_ready and self.bus_away() > BUS_PATIENCE_S:
-            raise BusUnavailable(
-                f"endpoint {desk.route.endpoint.name!r} is at zero and the control plane is unreachable",
-                remedy="retry later",
-                retry_after_s=BUS_PATIENCE_S,
-            )
-        arrival = call.arrival
-        return await desk.acquire(
-            arrived=arrival.arrived, arrived_at=arrival.arrived_at, body_bytes=len(call.body), again=again
-        )
-
-    async def _attempt(self, desk: Desk, call: _Call, grant: Grant, send: Send, dispatched: float) -> str | None:
-        """Return how the request ended, or None when it must be queued again."""
-        account = self.accounts.of(desk)
-        waited = dispatched - call.arrival.arrived
-        request = RelayRequest(
-            door=grant.address,
-            instance=grant.instance,
-            epoch=grant.epoch,
-            token=self.node_token,
-            path=call.path,
-            headers=call.headers,
-            body=call.body,
-            request_id=call.arrival.request_id,
-        )
-        extra = self._answer_headers(desk, call, grant, waited)
-        if call.buffered:
-            outcome = await self._buffered(request, call, extra, send)
-        else:
-            outcome = await self.doors.relay(request, send, extra_headers=extra)
-        if outcome.first_byte_at is not None:
-            account.first_byte(outcome.first_byte_at - call.arrival.arrived, grant.rung)
-        return self._conclude(desk, grant, outcome)
-
-    async def _buffered(self, request: RelayRequest, call: _Call, extra: Headers, send: Send) -> RelayOutcome:
-        outcome, answer = await self.doors.fetch(request, limit=self.max_body_bytes)
-        if outcome.kind is OutcomeKind.DONE:
-            body = forms.generated_text(call.payload, answer) if outcome.status == 200 else answer
-            await send_bytes(send, outcome.status, body, extra)
-        return outcome
-
-    def _conclude(self, desk: Desk, grant: Grant, outcome: RelayOutcome) -> str | None:
-        match outcome.kind:
-            case OutcomeKind.DONE:
-                return "ok" if outcome.status < 400 else f"engine_{outcome.status // 100}xx"
-            case OutcomeKind.REFUSED:
-                metrics.REQUEUED.labels(outcome.reason).inc()
-                if outcome.reason == Refusal.BAD_TOKEN:
-                    _log.error("a door refuses this gateway's STANDBY_NODE_TOKEN", extra={"door": f"{grant.address}"})
-                desk.refused(grant, outcome.reason)
-                return None
-            case OutcomeKind.CONNECT_FAILED:
-                metrics.REQUEUED.labels("connect-failed").inc()
-                desk.unreachable(grant)
-                return None
-            case OutcomeKind.ENGINE_FAILED if not outcome.saw:
-                metrics.REQUEUED.labels("engine-failed").inc()
-                desk.unreachable(grant)
-                return None
-            case OutcomeKind.ENGINE_FAILED:
-                # Not tried elsewhere: a request that was running when an engine died may be its end (field case B34).
-                desk.unreachable(grant)
-                raise EngineDied(
-                    f"the engine of endpoint {desk.route.endpoint.name!r} failed before it answered ({outcome.reason})",
-                    remedy=f"see 'standby endpoints show {desk.route.endpoint.name}'; the request was not repeated",
-                )
-            case OutcomeKind.CLIENT_GONE:
-                raise ClientGone
-            case OutcomeKind.BROKEN_MID_STREAM:
-                return "broken_stream"
-
-    @staticmethod
-    def _answer_headers(desk: Desk, call: _Call, grant: Grant, waited: float) -> Headers:
-        headers = [
-            (b"x-request-id", call.arrival.echoed),
-            (b"x-standby-instance", grant.instance.encode()),
-            (b"x-standby-rung", grant.rung.label.encode()),
-            (b"x-standby-wait-ms", b"%.1f" % (waited * 1000)),
-        ]
-        if call.variant_header:
-            headers.append((b"x-amzn-invoked-production-variant", desk.route.variant.name.encode()))
-        if grant.activation is not None:
-            headers.append((b"x-standby-activation", grant.activation.id.encode()))
-            headers.append((b"x-standby-phases-ms", phases_header(grant.activation, waited)))
-        return headers
-
-
-def phases_header(activation: Activation, waited_s: float) -> bytes:
-    """Return ``queued=1.2,placed=3.4,…`` in milliseconds.
-
-    The node's phases are durations by its own clock; what remains of the wait is the time on the bus and in the
-    controller, called ``placed``, so that no two machines' clocks are compared.
-    """
-    phases = {phase: activation.phases_ms[phase] for phase in Phase if phase in activation.phases_ms}
-    placed = max(0.0, waited_s * 1000 - sum(phases.values()))
-    ordered = {Phase.PLACED: placed, **phases}
-    return ",".join(f"{phase.value}={ms:.1f}" for phase, ms in ordered.items()).encode()
+    def watch(self, receive: contract.Receive, on_gone: Callable[[], object]) -> ClientWatch:
+        """Call ``on_gone`` when the caller leaves."""
+        return ClientWatch(receive, on_gone)
 
 
 def _model_of(payload: Mapping[str, Any]) -> str:

@@ -1,26 +1,31 @@
 """The gateway's local directory: keys, models, endpoints and ready instances, kept up to date by mirrors of the tables.
 
 A warm request is resolved from here alone, so that it is served while the bus is away. The directory also owns the
-desks, one for each endpoint that had traffic.
+desks, one for each variant of each endpoint that had traffic.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from standby.bus.mirror import Mirror
 from standby.bus.tables import Entry
 from standby.bus.tables_set import Tables
-from standby.domain.access import ApiKey
-from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus
-from standby.domain.errors import EndpointNotFound, ModelNotFound
+from standby.domain.access import AccessKey, ApiKey, Tenant
+from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Variant
+from standby.domain.errors import ComponentRequired, EndpointNotFound, ModelNotFound
 from standby.domain.instance import Instance
 from standby.domain.model import Model
 from standby.domain.node import Node
 from standby.domain.prices import NodePrices
+from standby.domain.serving import variants_now, version_of, with_weights
+from standby.gateway import sessions
 from standby.gateway.desk import AllRooms, Desk, Route
+from standby.gateway.hall import Hall
 from standby.gateway.keys import KeyRing
 
 _log = logging.getLogger(__name__)
@@ -46,14 +51,20 @@ class Directory:
     wall: Callable[[], float]
     on_demand: Callable[[Desk, bool], None]
     on_desk_closed: Callable[[Desk], None] = lambda _desk: None
-    _desks: dict[EndpointKey, Desk] = field(default_factory=dict)
+    # Copies of keys and tenants that are older, in seconds, let nobody in any more.
+    key_trust_s: float = math.inf
+    # Hears of each change of an access key, by its id.
+    on_access_key: Callable[[str], None] = lambda _key_id: None
+    _halls: dict[EndpointKey, Hall] = field(default_factory=dict)
     _instances: dict[EndpointKey, dict[str, _Known]] = field(default_factory=dict)
     _served: dict[EndpointKey, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.key_mirror = Mirror(self.tables.keys)
-        self.keys = KeyRing(self.key_mirror)
-        self.models = Mirror(self.tables.models)
+        self.tenants = Mirror(self.tables.tenants)
+        self.access_keys = Mirror(self.tables.access_keys, lambda key_id, _before, _after: self.on_access_key(key_id))
+        self.keys = KeyRing(self.key_mirror, self.tenants, now=self.wall, staleness=self.key_age, trust_s=self.key_trust_s)
+        self.models = Mirror(self.tables.models, self._model_changed)
         self.configs = Mirror(self.tables.endpoint_configs, self._config_changed)
         self.endpoints = Mirror(self.tables.endpoints, self._endpoint_changed)
         self.instances = Mirror(self.tables.instances, self._instance_changed)
@@ -66,6 +77,8 @@ class Directory:
     ) -> Mapping[
         str,
         Mirror[ApiKey]
+        | Mirror[Tenant]
+        | Mirror[AccessKey]
         | Mirror[Model]
         | Mirror[EndpointConfig]
         | Mirror[Endpoint]
@@ -76,6 +89,8 @@ class Directory:
         """All mirrors by table name, in the order in which they start: what is referred to comes first."""
         return {
             "keys": self.key_mirror,
+            "tenants": self.tenants,
+            "access_keys": self.access_keys,
             "models": self.models,
             "endpoint_configs": self.configs,
             "endpoints": self.endpoints,
@@ -99,22 +114,28 @@ class Directory:
         now = self.monotonic()
         return {name: mirror.staleness(now) for name, mirror in self.mirrors.items()}
 
+    def key_age(self) -> float:
+        """Return the seconds since the copies of keys and tenants were last confirmed, the oldest one's."""
+        now = self.monotonic()
+        return max(mirror.staleness(now) for mirror in (self.key_mirror, self.tenants, self.access_keys))
+
     # ---- look-ups on the data path -----------------------------------------------------------------------------
 
-    def desk(self, tenant: str, endpoint: str) -> Desk:
-        """Return the desk of an endpoint. Raises EndpointNotFound, in the same words for missing and for others'."""
-        desk = self._desks.get((tenant, endpoint))
-        if desk is not None:
-            return desk
-        route = self._route(tenant, endpoint)
-        if route is None:
-            raise EndpointNotFound(
-                f"endpoint {endpoint[:80]!r} does not exist", remedy="list them with 'standby endpoints list'"
-            )
-        return self._open_desk((tenant, endpoint), route)
+    def desk(self, tenant: str, endpoint: str, variant: str | None = None, session: str | None = None) -> Desk:
+        """Return a desk of an endpoint: of the named variant, else of the session's instance, else of whose turn it is.
+
+        Raises EndpointNotFound, in the same words for missing and for others', and VariantNotFound.
+        """
+        where = (tenant, endpoint)
+        hall = self._halls.get(where)
+        if hall is None:
+            hall = self._open_hall(where)
+        if session is not None and variant is None:
+            variant = self._variant_of(where, hall, session)
+        return hall.desk(variant)
 
     def desk_serving(self, tenant: str, served_name: str) -> Desk:
-        """Return the desk of the endpoint that serves ``served_name``. Raises ModelNotFound."""
+        """Return a desk of the endpoint that serves ``served_name``. Raises ModelNotFound."""
         endpoint = self._served.get((tenant, served_name))
         if endpoint is None:
             raise ModelNotFound(
@@ -126,37 +147,88 @@ class Directory:
     def served_models(self, tenant: str) -> Iterator[Endpoint]:
         """Yield the tenant's endpoints, whatever their rung: the catalogue comes from the registry (field case B52)."""
         for entry in self.endpoints.entries.values():
-            if entry.value.tenant == tenant and entry.value.status is not EndpointStatus.DELETING:
-                yield entry.value
+            endpoint = entry.value
+            if endpoint.tenant != tenant or endpoint.status is EndpointStatus.DELETING:
+                continue
+            if not self._has_components(tenant, endpoint.name):
+                yield endpoint
 
     def desks(self) -> Iterator[Desk]:
         """Yield the desks of all endpoints that had traffic here."""
-        yield from self._desks.values()
+        for hall in self._halls.values():
+            yield from hall.desks.values()
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
-    def _route(self, tenant: str, name: str) -> Route | None:
+    def _routes(self, tenant: str, name: str) -> tuple[Route, ...]:
+        """Return the endpoint's variants; none where it does not exist, or its config is not here yet."""
+        endpoint = self._living(tenant, name)
+        config = None if endpoint is None else self.configs.entries.get(f"{tenant}.{endpoint.config}")
+        if endpoint is None or config is None:
+            return ()
+        now = variants_now(config.value, endpoint.capacities)
+        pairs = zip(config.value.variants, now, strict=True)
+        return tuple(Route(endpoint, present, self._version(tenant, written)) for written, present in pairs)
+
+    def _has_components(self, tenant: str, name: str) -> bool:
+        """Whether the endpoint has no models of its own: each of its inference components is served by its own name."""
+        endpoint = self._living(tenant, name)
+        config = None if endpoint is None else self.configs.entries.get(f"{tenant}.{endpoint.config}")
+        return config is not None and not config.value.variants
+
+    def _living(self, tenant: str, name: str) -> Endpoint | None:
         endpoint = self.endpoints.entries.get(f"{tenant}.{name}")
-        if endpoint is None or endpoint.value.status is EndpointStatus.DELETING:
-            return None
-        config = self.configs.entries.get(f"{tenant}.{endpoint.value.config}")
-        if config is None:
-            return None
-        return Route(endpoint.value, config.value.variants[0])
+        return None if endpoint is None or endpoint.value.status is EndpointStatus.DELETING else endpoint.value
+
+    def _version(self, tenant: str, variant: Variant) -> str:
+        model = self.models.entries.get(f"{tenant}.{variant.model}")
+        served = None if model is None else with_weights(model.value, variant.weights)
+        return "" if served is None else version_of(served, variant)
+
+    def _variant_of(self, where: EndpointKey, hall: Hall, session: str) -> str | None:
+        named = sessions.read(session, self.wall())
+        known = None if named is None else self._instances.get(where, {}).get(named.instance)
+        return known.record.variant if known is not None and known.record.variant in hall.desks else None
+
+    def _open_hall(self, where: EndpointKey) -> Hall:
+        routes = self._routes(*where)
+        if not routes and self._has_components(*where):
+            raise ComponentRequired(
+                "Inference Component Name header is required for endpoints to which you plan to deploy inference components. "
+                "Please include Inference Component Name header or consider using SageMaker models.",
+                remedy=f"name one, e.g. by the OpenAI routes as model {where[1]}/NAME",
+            )
+        if not routes:
+            raise EndpointNotFound(
+                f"endpoint {where[1][:80]!r} does not exist", remedy="list them with 'standby endpoints list'"
+            )
+        hall = Hall(partial(self._open_desk, where))
+        hall.routes_changed(routes)
+        self._halls[where] = hall
+        return hall
 
     def _open_desk(self, where: EndpointKey, route: Route) -> Desk:
         desk = Desk(route, self.rooms, self.monotonic, self.wall, self.on_demand)
         for known in self._instances.get(where, {}).values():
-            desk.instance_changed(known.record, known.seen)
-        self._desks[where] = desk
+            if known.record.variant == route.variant.name:
+                desk.instance_changed(known.record, known.seen)
         return desk
 
     def _config_changed(self, _key: str, _before: Entry[EndpointConfig] | None, after: Entry[EndpointConfig] | None) -> None:
         if after is None:
             return
-        for (tenant, name), desk in list(self._desks.items()):
-            if tenant == after.value.tenant and desk.route.endpoint.config == after.value.name:
+        for tenant, name in list(self._halls):
+            endpoint = self._living(tenant, name)
+            if endpoint is not None and (tenant, endpoint.config) == (after.value.tenant, after.value.name):
                 self._refresh((tenant, name))
+
+    def _model_changed(self, _key: str, _before: Entry[Model] | None, after: Entry[Model] | None) -> None:
+        if after is None:
+            return
+        for where, hall in list(self._halls.items()):
+            served = (desk.route.variant.model for desk in hall.desks.values())
+            if where[0] == after.value.tenant and after.value.name in served:
+                self._refresh(where)
 
     def _endpoint_changed(self, _key: str, before: Entry[Endpoint] | None, after: Entry[Endpoint] | None) -> None:
         if before is not None and self._served.get((before.value.tenant, before.value.served_name)) == before.value.name:
@@ -178,16 +250,16 @@ class Directory:
                 self._served[other.tenant, other.served_name] = other.name
 
     def _refresh(self, where: EndpointKey) -> None:
-        desk = self._desks.get(where)
-        if desk is None:
+        hall = self._halls.get(where)
+        if hall is None:
             return
-        route = self._route(*where)
-        if route is not None:
-            desk.route_changed(route)
-            return
-        desk.endpoint_removed()
-        del self._desks[where]
-        self.on_desk_closed(desk)
+        routes = self._routes(*where)
+        if routes:
+            hall.routes_changed(routes)
+        elif self._living(*where) is None:  # else its new config is not here yet, and the one before goes on serving
+            hall.removed()
+            del self._halls[where]
+            self.on_desk_closed(hall.first)
 
     def _instance_changed(self, _key: str, before: Entry[Instance] | None, after: Entry[Instance] | None) -> None:
         present = after or before
@@ -205,6 +277,7 @@ class Directory:
             fresh = earlier is None or earlier.record.epoch != after.value.epoch
             seen = self.monotonic() if fresh or earlier is None else earlier.seen
             known[after.value.id] = _Known(after.value, seen)
-        desk = self._desks.get(where)
+        hall = self._halls.get(where)
+        desk = None if hall is None else hall.desks.get(present.value.variant)
         if desk is not None:
             desk.instance_changed(present.value, seen, removed=after is None)

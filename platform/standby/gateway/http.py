@@ -71,6 +71,14 @@ async def read_body(scope: Scope, receive: Receive, limit: int, uploads: UploadR
     return b"".join(chunks)
 
 
+async def read_or_gone(uploads: UploadRoom, scope: Scope, receive: Receive, limit: int) -> bytes | None:
+    """Return the whole body as ``read_body`` does, None where the caller hung up."""
+    try:
+        return await read_body(scope, receive, limit, uploads)
+    except ClientGone:
+        return None
+
+
 def _too_large(size: int, limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(
         f"the body has {size} bytes or more, the limit is {limit}",

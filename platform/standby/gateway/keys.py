@@ -1,16 +1,20 @@
-"""Bearer keys: ``sk-standby-<key id>-<secret>``; only an HMAC of the whole key is ever stored. Pure but for ``generate``."""
+"""Bearer keys: ``sk-standby-<key id>-<secret>``; only an HMAC of the whole key is ever stored."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
-from collections.abc import Iterator, Mapping
-from typing import Final, Protocol
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, Protocol, TypeVar
 
-from standby.domain.access import ApiKey, Role
-from standby.domain.errors import Forbidden, InvalidInput, NotAuthenticated
+from standby.domain.access import ALL_SCOPES, ApiKey, Role, Scope, Tenant
+from standby.domain.errors import Forbidden, InvalidInput, NotAuthenticated, Unavailable
 from standby.domain.names import check_tenant
+
+R_co = TypeVar("R_co", covariant=True)
 
 # Recognisable, so that secret scanners and people see what they are looking at.
 PREFIX: Final = "sk-standby-"
@@ -23,24 +27,52 @@ _SECRET_BYTES: Final = 32
 _BEARER: Final = b"bearer "
 
 
-class _Entry(Protocol):
+class _Entry(Protocol[R_co]):
     @property
-    def value(self) -> ApiKey: ...
+    def value(self) -> R_co: ...
 
 
-class _Copy(Protocol):
+class _Copy(Protocol[R_co]):
     @property
-    def entries(self) -> Mapping[str, _Entry]: ...
+    def entries(self) -> Mapping[str, _Entry[R_co]]: ...
 
 
 class KeyRing(Mapping[str, ApiKey]):
-    """The keys by id, read through a watched copy of the keys' table: a revocation counts as soon as the copy has it."""
+    """The keys by id that are neither expired nor a disabled tenant's, read through watched copies of the tables.
 
-    def __init__(self, copy: _Copy) -> None:
+    A revocation counts as soon as the copy has it. ``staleness`` is the copies' age in seconds: beyond ``trust_s`` a
+    look-up raises Unavailable, since a gateway that is cut off does not hear of revocations (field case B44).
+    """
+
+    def __init__(
+        self,
+        copy: _Copy[ApiKey],
+        tenants: _Copy[Tenant] | None = None,
+        *,
+        now: Callable[[], float] = time.time,
+        staleness: Callable[[], float] = lambda: 0.0,
+        trust_s: float = math.inf,
+    ) -> None:
         self._copy = copy
+        self._tenants = tenants
+        self._now = now
+        self._staleness = staleness
+        self._trust_s = trust_s
 
     def __getitem__(self, identity: str) -> ApiKey:
-        return self._copy.entries[identity].value
+        if self._staleness() > self._trust_s:
+            raise Unavailable(
+                f"this gateway cannot check keys: it has not heard from the control plane for more than {self._trust_s:g} s",
+                remedy="try again, or another gateway",
+                retry_after_s=1.0,
+            )
+        found = self._copy.entries[identity].value
+        if found.expires_at is not None and found.expires_at <= self._now():
+            raise KeyError(identity)
+        account = None if self._tenants is None else self._tenants.entries.get(found.tenant)
+        if account is not None and account.value.disabled_at is not None:
+            raise KeyError(identity)
+        return found
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._copy.entries)
@@ -73,7 +105,17 @@ def digest(secret: str, pepper: bytes) -> str:
     return hmac.digest(pepper, secret.encode(), hashlib.sha256).hex()
 
 
-def record(secret: str, *, tenant: str, name: str, role: Role, pepper: bytes, now: float) -> ApiKey:
+def record(
+    secret: str,
+    *,
+    tenant: str,
+    name: str,
+    role: Role,
+    pepper: bytes,
+    now: float,
+    scopes: tuple[Scope, ...] = ALL_SCOPES,
+    expires_at: float | None = None,
+) -> ApiKey:
     """Return what is stored of a full key. Raises InvalidInput for a wrong key, tenant or name."""
     if not name or len(name) > MAX_KEY_NAME or not name.isprintable():
         raise InvalidInput(
@@ -87,23 +129,37 @@ def record(secret: str, *, tenant: str, name: str, role: Role, pepper: bytes, no
         role=role,
         digest=digest(secret, pepper),
         created_at=now,
+        expires_at=expires_at,
+        scopes=scopes,
     )
 
 
-def issue(*, tenant: str, name: str, pepper: bytes, now: float, role: Role = Role.TENANT) -> tuple[ApiKey, str]:
+def issue(
+    *,
+    tenant: str,
+    name: str,
+    pepper: bytes,
+    now: float,
+    role: Role = Role.TENANT,
+    scopes: tuple[Scope, ...] = ALL_SCOPES,
+    expires_at: float | None = None,
+) -> tuple[ApiKey, str]:
     """Return a new key's record and the key itself, which is shown once and never stored.
 
     Raises InvalidInput for a wrong tenant or name.
     """
     secret = generate()
-    return record(secret, tenant=tenant, name=name, role=role, pepper=pepper, now=now), secret
+    made = record(secret, tenant=tenant, name=name, role=role, pepper=pepper, now=now, scopes=scopes, expires_at=expires_at)
+    return made, secret
 
 
-def authenticate(authorization_header: bytes | None, keys: Mapping[str, ApiKey], pepper: bytes) -> ApiKey:
+def authenticate(
+    authorization_header: bytes | None, keys: Mapping[str, ApiKey], pepper: bytes, scope: Scope | None = None
+) -> ApiKey:
     """Return the key that ``Authorization: Bearer …`` names; ``keys`` by key id.
 
-    Raises NotAuthenticated, with the same words whether the header is missing or malformed, or the key unknown, wrong
-    or revoked.
+    Raises NotAuthenticated, with the same words whether the header is missing or malformed, or the key unknown, wrong,
+    expired or revoked; Forbidden where the key is not for ``scope``.
     """
     if (
         authorization_header is None
@@ -121,6 +177,8 @@ def authenticate(authorization_header: bytes | None, keys: Mapping[str, ApiKey],
         raise _refusal()
     if not hmac.compare_digest(hmac.digest(pepper, secret, hashlib.sha256).hex(), found.digest):
         raise _refusal()
+    if scope is not None and scope not in found.scopes:
+        raise Forbidden(f"this key is not for {scope.value}", remedy=f"use a key with the scope {scope.value}")
     return found
 
 

@@ -9,7 +9,7 @@ import secrets
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
@@ -30,6 +30,8 @@ from standby.gateway.accounts import Accounts
 from standby.gateway.api.context import ApiContext, Copies
 from standby.gateway.api.routes import api_routes
 from standby.gateway.app import Surroundings, build_app
+from standby.gateway.authn import check_trust
+from standby.gateway.aws import AwsSide
 from standby.gateway.dataplane import DataPlane
 from standby.gateway.desk import AllRooms
 from standby.gateway.directory import Directory
@@ -40,6 +42,7 @@ from standby.gateway.settings import GatewaySettings
 from standby.host import tasks as host_tasks
 from standby.host.collector import calm_collector
 from standby.host.sealing import SealingKey
+from standby.host.sealing_source import load_sealing_key
 from standby.telemetry import logs
 
 _log = logging.getLogger(__name__)
@@ -69,7 +72,8 @@ async def _run(settings: GatewaySettings, bus_settings: BusSettings) -> None:
 async def gateway(settings: GatewaySettings, bus_settings: BusSettings) -> AsyncIterator[tuple[ASGIApp, asyncio.Event]]:
     """Yield the gateway's application with everything behind it running, and the event that ends its event streams."""
     name = f"{settings.gateway_name}-{secrets.token_hex(3)}"
-    sealing = None if settings.secrets_key is None else SealingKey.parse(settings.secrets_key.get_secret_value())
+    check_trust(settings.key_trust_s, bus_settings.nats_relist_interval)
+    sealing = load_sealing_key(settings.secrets_key, settings.secrets_key_file, settings.secrets_key_command)
     bus = await Bus.connect(bus_settings, name=f"gateway/{name}")
     try:
         tables = await open_tables(bus)
@@ -93,22 +97,49 @@ async def _parts(
         time.time,
         on_demand=reporter.changed,
         on_desk_closed=accounts.close,
+        key_trust_s=settings.key_trust_s,
     )
-    doors = DoorClient()
-    pepper = settings.key_pepper.get_secret_value().encode()
-    data = DataPlane(
-        directory,
-        doors,
-        accounts,
-        settings.node_token.get_secret_value(),
-        pepper,
-        settings.max_body_bytes,
-        time.monotonic,
-        time.time,
-        bus.disconnected_for,
-    )
-    events = await EventLog.open(bus)
-    api = ApiContext(
+    async with AsyncExitStack() as ending:
+        events = await EventLog.open(bus)
+        ending.push_async_callback(events.close)
+        api = _api_context(settings, bus, tables, events, directory, name, sealing)
+        aws = AwsSide(api, directory, settings)
+        doors = DoorClient()
+        ending.push_async_callback(doors.close)
+        data = DataPlane(
+            directory,
+            doors,
+            accounts,
+            settings.node_token.get_secret_value(),
+            api.pepper,
+            settings.max_body_bytes,
+            time.monotonic,
+            time.time,
+            bus.disconnected_for,
+            runtime=aws.runtime_options(),
+        )
+        ending.push_async_callback(directory.stop)
+        await directory.start()
+        ending.push_async_callback(aws.stop)
+        await aws.start()
+        assert data.asynchronous is not None, "AwsSide has said how"
+        ending.push_async_callback(data.asynchronous.stop)
+        await data.asynchronous.start()
+        tasks = [asyncio.create_task(reporter.run()), asyncio.create_task(reporter.run_beats(directory.desks))]
+        ending.push_async_callback(host_tasks.end, tasks)
+        yield build_app(Surroundings(bus, data, aws, settings.max_staleness_s), api_routes(api)), api.stopping
+
+
+def _api_context(
+    settings: GatewaySettings,
+    bus: Bus,
+    tables: Tables,
+    events: EventLog,
+    directory: Directory,
+    name: str,
+    sealing: SealingKey | None,
+) -> ApiContext:
+    return ApiContext(
         bus=bus,
         tables=tables,
         events=events,
@@ -120,22 +151,17 @@ async def _parts(
             instances=directory.instances,
             nodes=directory.nodes,
             prices=directory.prices,
+            tenants=directory.tenants,
+            access_keys=directory.access_keys,
         ),
-        pepper=pepper,
+        pepper=settings.key_pepper.get_secret_value().encode(),
         source=f"gateway/{name}",
         inspect=partial(inspect, allow_pickles=settings.allow_pickles, allow_remote_code=settings.allow_remote_code),
         sealing=sealing,
+        key_trust_s=settings.key_trust_s,
+        region=settings.region,
         open_sources=settings.open_sources,
     )
-    await directory.start()
-    tasks = [asyncio.create_task(reporter.run()), asyncio.create_task(reporter.run_beats(directory.desks))]
-    try:
-        yield build_app(Surroundings(bus, data, settings.max_staleness_s), api_routes(api)), api.stopping
-    finally:
-        await host_tasks.end(tasks)
-        await directory.stop()
-        await doors.close()
-        await events.close()
 
 
 class GatewayServer(uvicorn.Server):

@@ -68,8 +68,8 @@ class PublicProtocol(HttpToolsProtocol):
         if self._awaited is Awaited.NOTHING:
             return
         if self._awaited is Awaited.BODY:
-            # The rest of a body that was refused buys no more time.
-            if not self.cycle.response_complete:
+            # The rest of a body that was refused buys no more time. CONNECT gets as far as here without a cycle.
+            if self.cycle is not None and not self.cycle.response_complete:
                 self._since = self.loop.time()
         elif self.parser is not None:
             self._head_bytes += len(data)

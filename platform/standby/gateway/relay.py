@@ -10,25 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from standby.domain.errors import PayloadTooLarge
 from standby.gateway.client_watch import ClientWatch
 from standby.gateway.door_client import DoorPools, OutcomeKind, RelayOutcome, RelayRequest
-from standby.gateway.relay_attempt import Attempt, Message, Receive, Send
+from standby.gateway.relay_attempt import Attempt, Receive, Send
 
-__all__ = ["AnswerCutOff", "BufferedResponse", "DoorClient", "OutcomeKind", "RelayOutcome", "RelayRequest"]
+__all__ = ["AnswerCutOff", "DoorClient", "OutcomeKind", "RelayOutcome", "RelayRequest"]
 
 
 class AnswerCutOff(asyncio.CancelledError):
     """The attempt was cancelled after its first byte had gone to the client; an event stream got its error event."""
-
-
-class BufferedResponse(NamedTuple):
-    """A whole small answer that was not sent to the client; ``body`` is complete only when the outcome is DONE."""
-
-    outcome: RelayOutcome
-    body: bytes
 
 
 class DoorClient(DoorPools):
@@ -61,24 +52,3 @@ class DoorClient(DoorPools):
             attempt.close()
             if watch is not None:
                 watch.stop()
-
-    async def fetch(self, request: RelayRequest, *, limit: int, receive: Receive | None = None) -> BufferedResponse:
-        """Make one attempt and keep the answer, up to ``limit`` bytes. Raises PayloadTooLarge beyond it."""
-        body = bytearray()
-
-        async def keep(message: Message) -> None:
-            body.extend(message.get("body", b""))
-            if len(body) > limit:
-                raise PayloadTooLarge(
-                    f"the engine's answer is larger than {limit} bytes",
-                    remedy="ask for a shorter answer or stream it",
-                )
-
-        try:
-            outcome = await self.relay(request, keep, receive=receive)
-        except AnswerCutOff:
-            raise asyncio.CancelledError from None
-        if outcome.kind is OutcomeKind.BROKEN_MID_STREAM:
-            # The break came before anything was sent to the client.
-            outcome = outcome._replace(kind=OutcomeKind.ENGINE_FAILED)
-        return BufferedResponse(outcome, bytes(body))

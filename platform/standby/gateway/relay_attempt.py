@@ -176,11 +176,12 @@ class Attempt:
             self._emit({"type": "http.response.body", "body": data, "more_body": True})
             return
         fault = self._leave_door()
-        self._emit({"type": "http.response.body", "body": data, "more_body": False})
         if fault:
             # The door has closed the stream with its error event; it was no success all the same.
+            self._emit(_broken_off(data, fault.decode("latin-1")))
             self._end(_Ending(OutcomeKind.BROKEN_MID_STREAM, fault.decode("latin-1"), saw=True))
         else:
+            self._emit({"type": "http.response.body", "body": data, "more_body": False})
             self._end(_DONE)
 
     def on_lost(self, loss: Loss) -> None:
@@ -222,7 +223,7 @@ class Attempt:
         head = self._head
         if head is not None and head.event_stream and head.content_length is None:
             event = error_event("connection_lost", reason, self._tail)
-            self._emit({"type": "http.response.body", "body": event, "more_body": False})
+            self._emit(_broken_off(event, reason))
         self._end(_Ending(OutcomeKind.BROKEN_MID_STREAM, reason, saw=True))
 
     def _leave_door(self) -> bytes:
@@ -289,3 +290,8 @@ class Attempt:
                     ending.saw,
                 )
             )
+
+
+def _broken_off(body: bytes, reason: str) -> Message:
+    """Return the last message of a broken event stream; who frames the answer anew reads ``fault`` and ends it by itself."""
+    return {"type": "http.response.body", "body": body, "more_body": False, "fault": reason}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field, SecretStr
 
 from standby.domain.settings import Settings
@@ -19,10 +21,54 @@ class GatewaySettings(Settings):
     admin_key: SecretStr | None = Field(default=None, description="full bearer key that is made an administrator's at start")
     secrets_key: SecretStr | None = Field(
         default=None,
-        description="32 bytes in URL-safe base64 that seal tenants' store credentials, the same on every gateway and node",
+        description="32 bytes in URL-safe base64 that seal tenants' access keys and store credentials, the same on every "
+        "gateway and node; older keys may follow after a space, and still open what they sealed",
+    )
+    secrets_key_file: Path | None = Field(default=None, description="file that holds what STANDBY_SECRETS_KEY would")
+    secrets_key_command: str | None = Field(
+        default=None, description="command line, run without a shell, that prints what STANDBY_SECRETS_KEY would"
+    )
+    key_trust_s: float = Field(
+        default=300.0,
+        gt=0,
+        description="a gateway cut off from the bus for longer lets nobody in, since it cannot hear of revoked keys",
+    )
+    region: str = Field(
+        default="us-east-1", pattern=r"^[a-z0-9-]{1,32}$", description="AWS region that stands in ARNs and in `standby aws`"
+    )
+    aws_strict: bool = Field(
+        default=False, description="answer AWS clients as AWS does where standby allows more, e.g. refuse what serverless lacks"
     )
     max_body_bytes: int = Field(
         default=6 * 1024 * 1024, ge=1, description="largest body of a request; the default is SageMaker's real-time limit"
+    )
+    serverless_body_bytes: int = Field(
+        default=4 * 1024 * 1024, ge=1, description="largest body and answer of a serverless endpoint's invocation"
+    )
+    invocation_limit_s: float = Field(
+        default=60.0, gt=0, description="how long an engine may take for an invocation that does not stream"
+    )
+    stream_limit_s: float = Field(default=480.0, gt=0, description="how long an engine may take for one that streams")
+    retry_linger_s: float = Field(
+        default=5.0, ge=0, description="how long an invocation goes on whose AWS SDK has left and may ask again"
+    )
+    retry_kept_s: float = Field(
+        default=20.0, gt=0, description="how long the answer of such an invocation is kept for the SDK's retry"
+    )
+    retry_kept_bytes: int = Field(default=32 * 1024 * 1024, ge=0, description="bytes of such answers, all together")
+    async_body_bytes: int = Field(
+        default=16 * 1024 * 1024, ge=1, description="largest input and answer of an asynchronous invocation"
+    )
+    async_queue_bytes: int = Field(
+        default=1024 * 1024 * 1024,
+        ge=1024 * 1024,
+        description="bytes of asynchronous invocations that may wait in the queue, made so when the queue is",
+    )
+    async_locations: str = Field(
+        default="",
+        description="prefixes, separated by spaces, below which asynchronous invocations may read and write with the "
+        "platform's own keys; {tenant} stands for the caller's account, e.g. s3://results/{tenant}/; empty: everywhere "
+        "but where other tenants' results go",
     )
     queue_bytes: int = Field(default=512 * 1024 * 1024, ge=0, description="body bytes that may wait, all endpoints together")
     open_sources: bool = Field(default=False, description="let tenants register file:// sources and any endpoint_url")

@@ -6,6 +6,7 @@ import base64
 import binascii
 import hashlib
 import secrets
+from collections.abc import Sequence
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -23,22 +24,37 @@ class Unsealable(Exception):
 
 
 class SealingKey:
-    """AES-256-GCM with one key. ``version`` names the key, so that a text sealed with another one is known as such."""
+    """AES-256-GCM with one key. ``version`` names the key, so that a text sealed with another one is known as such.
 
-    def __init__(self, key: bytes) -> None:
+    ``previous`` are the keys of before a rotation: they seal nothing any more, and still open what they have sealed.
+    """
+
+    def __init__(self, key: bytes, previous: Sequence[SealingKey] = ()) -> None:
         """Raises ConfigurationError unless ``key`` has 32 bytes."""
         if len(key) != KEY_BYTES:
             raise _unfit(f"it has {len(key)} bytes instead of {KEY_BYTES}")
         self._cipher = AESGCM(key)
         self.version = hashlib.sha256(b"standby sealing key\0" + key).hexdigest()[:_VERSION_DIGITS]
+        self._previous = tuple(previous)
 
     @classmethod
     def parse(cls, text: str) -> SealingKey:
-        """Return the key that ``text`` writes in URL-safe base64. Raises ConfigurationError, which never repeats it."""
+        """Return the key that ``text`` writes in URL-safe base64; further ones after white space are its previous ones.
+
+        Raises ConfigurationError, which never repeats the text.
+        """
+        words = text.split()
+        if not words:
+            raise _unfit("it is empty")
         try:
-            return cls(base64.b64decode(text.strip() + "=" * (-len(text.strip()) % 4), altchars=b"-_", validate=True))
+            raw = [base64.b64decode(word + "=" * (-len(word) % 4), altchars=b"-_", validate=True) for word in words]
         except (binascii.Error, ValueError):
             raise _unfit("it is not URL-safe base64") from None
+        return cls(raw[0], [cls(key) for key in raw[1:]])
+
+    def of_version(self, version: str) -> SealingKey | None:
+        """Return this key or the previous one that has this version, or None."""
+        return next((key for key in (self, *self._previous) if key.version == version), None)
 
     def seal(self, secret: bytes, bound_to: str) -> str:
         """Return ``secret`` sealed, in base64; only ``unseal`` with the same ``bound_to`` opens it."""
@@ -62,5 +78,5 @@ def generate_key() -> str:
 def _unfit(why: str) -> ConfigurationError:
     return ConfigurationError(
         f"STANDBY_SECRETS_KEY is not usable: {why}",
-        remedy="set it to 32 random bytes in URL-safe base64, the same on every gateway and node",
+        remedy="set it to 32 random bytes in URL-safe base64, the same on every gateway and node; older ones may follow it",
     )

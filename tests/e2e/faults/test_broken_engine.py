@@ -9,7 +9,7 @@ import time
 import httpx
 import pytest
 
-from support.deployment import PARIS, Deployment, error_of, text_of
+from support.deployment import PARIS, Deployment, aws_error_of, text_of
 from support.fake_engine_spec import Option
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -31,10 +31,10 @@ async def test_a_broken_engine_backs_off_and_starves_nobody(there: Deployment) -
     await asyncio.gather(polling, return_exceptions=True)
 
     for answer in answers:
-        error = error_of(answer, 503, "endpoint_failed")
-        assert "code 1" in error["message"]
-        assert FIRST_ERROR in error["message"]
-        assert int(answer.headers["retry-after"]) >= 1
+        error = aws_error_of(answer, 424, "endpoint_failed")
+        assert "code 1" in error["Message"]
+        assert FIRST_ERROR in error["Message"]
+        assert int(answer.headers["x-amz-retry-after"]) >= 1000
     began = [change["at"] for change in there.of_kind("transition", "broken") if change["after"] == "starting"]
     pauses = [after - before for before, after in itertools.pairwise(began)]
     assert pauses[0] >= 1.0

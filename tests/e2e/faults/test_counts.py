@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from support.deployment import QUESTION, Deployment, error_of, text_of
+from support.deployment import QUESTION, Deployment, aws_error_of, error_of, text_of
 from support.raw_http import RawAnswer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -72,11 +72,13 @@ async def leaves_while_sending(there: Deployment, number: int) -> None:
 
 async def fails_in_the_engine(there: Deployment, number: int) -> None:
     answer = await there.invoke("counted", gateway=number % 2, fail_with=500)
-    assert (answer.status_code, answer.json()["error"]["type"]) == (500, "fake_engine")
+    assert (answer.status_code, answer.json()["OriginalStatusCode"]) == (424, 500)
+    assert "fake_engine" in answer.json()["OriginalMessage"]
 
 
 async def is_no_json(there: Deployment, number: int) -> None:
-    error_of(await there.call("POST", PATH, gateway=number % 2, content=b'{"messages": ['), 400, "malformed_json")
+    answer = await there.call("POST", PATH, gateway=number % 2, content=b'{"messages": [')
+    assert (answer.status_code, answer.json()["OriginalStatusCode"]) == (424, 400)
 
 
 async def names_no_model(there: Deployment, number: int) -> None:
@@ -85,7 +87,7 @@ async def names_no_model(there: Deployment, number: int) -> None:
 
 async def has_no_key(there: Deployment, number: int) -> None:
     answer = await there.call("POST", PATH, gateway=number % 2, json=body(), headers={"authorization": "Bearer nobody"})
-    error_of(answer, 401, "invalid_api_key")
+    aws_error_of(answer, 403, "invalid_api_key")
 
 
 async def the_engine_dies(there: Deployment) -> None:
@@ -94,7 +96,7 @@ async def the_engine_dies(there: Deployment) -> None:
     await there.until(lambda: active(there, SLOTS), "four are in flight")
     waiting = [asyncio.create_task(there.invoke("counted", gateway=n % 2, max_tokens=1)) for n in range(SLOTS)]
     for answer in await asyncio.gather(*doomed):
-        error_of(answer, 502, "engine_died")
+        aws_error_of(answer, 424, "engine_died")
     for answer in await asyncio.gather(*waiting):
         text_of(answer)
 

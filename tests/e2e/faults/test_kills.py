@@ -7,7 +7,7 @@ import asyncio
 import psutil
 import pytest
 
-from support.deployment import PARIS, QUESTION, Deployment, error_of, text_of
+from support.deployment import PARIS, QUESTION, Deployment, aws_error_of, text_of
 from support.raw_http import RawClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,7 +29,7 @@ async def test_a_killed_agent_leaves_no_engine_and_its_successor_serves(there: D
     assert b'"content"' in cut.body, "it had begun"
     assert b'"error"' in cut.body
     assert b"[DONE]" not in cut.body, "a stream that broke must not look complete"
-    assert (await whole.answer()).status == 502
+    assert (await whole.answer()).status == 424
     assert text_of(await there.invoke("orphans")) == PARIS
     assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
     assert len(there.engines()) == 1
@@ -49,7 +49,7 @@ async def test_a_killed_engine_is_replaced_under_load(there: Deployment) -> None
     await there.until_total("standby_requests_queued", "victim", 4)
     there.engine_of((await there.instance("victim") or {})["id"]).kill()
     for answer in await asyncio.gather(*running):
-        error_of(answer, 502, "engine_died")
+        aws_error_of(answer, 424, "engine_died")
     assert [text_of(answer) for answer in await asyncio.gather(*waiting)] == [PARIS] * 4
     assert there.spawns("victim") == 2
     assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.deployment import PARIS, QUESTION, Deployment, error_of, text_of
+from support.deployment import PARIS, QUESTION, Deployment, aws_error_of, error_of, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -18,22 +18,15 @@ LARGE = b'{"model": "idle", "messages": "' + b"x" * MAX_BODY + b'"}'
 
 NOBODY = {"authorization": "Bearer nobody"}
 
+AT = "/endpoints/idle/invocations"
+# On an endpoint's own routes the envelope is AWS's; what a body holds is between the caller and the container.
 REFUSALS: list[tuple[str, str, dict[str, Any], int, str]] = [
-    ("too large", "/endpoints/idle/invocations", {"content": LARGE}, 413, "payload_too_large"),
+    ("too large", AT, {"content": LARGE}, 400, "payload_too_large"),
+    ("unknown key", AT, {"json": BODY, "headers": NOBODY}, 403, "invalid_api_key"),
+    ("unknown endpoint", "/endpoints/nobody/invocations", {"json": BODY}, 400, "endpoint_not_found"),
     ("too large for OpenAI", "/v1/chat/completions", {"content": LARGE}, 413, "payload_too_large"),
-    ("no JSON", "/endpoints/idle/invocations", {"content": b'{"messages": ['}, 400, "malformed_json"),
     ("no JSON for OpenAI", "/v1/chat/completions", {"content": b"\xff\xfe"}, 400, "malformed_json"),
-    ("no object", "/endpoints/idle/invocations", {"content": b"[1]"}, 400, "invalid_request"),
-    ("no form", "/endpoints/idle/invocations", {"json": {"question": "?"}}, 400, "invalid_request"),
     ("no model", "/v1/chat/completions", {"json": {"messages": QUESTION}}, 400, "invalid_request"),
-    (
-        "unknown key",
-        "/endpoints/idle/invocations",
-        {"json": BODY, "headers": NOBODY},
-        401,
-        "invalid_api_key",
-    ),
-    ("unknown endpoint", "/endpoints/nobody/invocations", {"json": BODY}, 404, "endpoint_not_found"),
     ("unknown model", "/v1/chat/completions", {"json": {**BODY, "model": "nobody"}}, 404, "model_not_found"),
 ]
 
@@ -44,10 +37,28 @@ async def test_a_bad_request_is_refused_and_starts_nothing(
 ) -> None:
     await has_endpoint(there, "idle")
     answer = await there.call("POST", path, **options)
-    error = error_of(answer, status, code)
-    assert error["remedy"]
-    if status == 413:
-        assert str(MAX_BODY) in error["message"]
+    if path.startswith("/v1"):
+        error = error_of(answer, status, code)
+        message, remedy = error["message"], error["remedy"]
+    else:
+        error = aws_error_of(answer, status, code)
+        message, remedy = error["Message"], error["Remedy"]
+    assert remedy
+    if code == "payload_too_large":
+        assert str(MAX_BODY) in message
+    assert await there.instance("idle") is None
+    assert there.of_kind("decision", "idle") == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"content": b'{"messages": ['}, {"content": b"[1]"}, {"json": {"question": "?"}}],
+    ids=["no JSON", "no object", "no form"],
+)
+async def test_a_body_that_no_container_could_read_starts_nothing(there: Deployment, options: dict[str, Any]) -> None:
+    await has_endpoint(there, "idle")
+    answer = await there.call("POST", AT, **options)
+    assert (answer.status_code, answer.json()["OriginalStatusCode"]) == (424, 400)
     assert await there.instance("idle") is None
     assert there.of_kind("decision", "idle") == []
 
@@ -58,16 +69,16 @@ async def test_a_full_waiting_room_refuses_with_its_limit(there: Deployment) -> 
     waiting = [asyncio.create_task(there.invoke("narrow")) for _ in range(2)]
     await there.until_total("standby_requests_queued", "narrow", 2)
     refused = await there.invoke("narrow")
-    assert "the limit is 2" in error_of(refused, 429, "queue_full")["message"]
-    assert int(refused.headers["retry-after"]) >= 1
+    assert "the limit is 2" in aws_error_of(refused, 400, "queue_full")["Message"]
+    assert int(refused.headers["x-amz-retry-after"]) >= 1000
     assert [text_of(answer) for answer in await asyncio.gather(*waiting)] == [PARIS] * 2
 
 
 async def test_a_wait_that_is_too_long_names_its_limit_and_the_load_goes_on(there: Deployment) -> None:
     await there.endpoint("late", knobs={"start_delay_s": 1.2}, max_cold_wait="0.4s")
     refused = await there.invoke("late")
-    assert "max_cold_wait (0.4 s)" in error_of(refused, 503, "model_not_ready")["message"]
-    assert int(refused.headers["retry-after"]) >= 1
+    assert "max_cold_wait (0.4 s)" in aws_error_of(refused, 429, "model_not_ready")["Message"]
+    assert int(refused.headers["x-amz-retry-after"]) >= 1000
     await there.until_state("late", "ready")
     assert text_of(await there.invoke("late")) == PARIS
     assert there.spawns("late") == 1
@@ -88,7 +99,7 @@ async def test_the_drain_limit_ends_requests_with_an_explicit_error(there: Deplo
     assert b'"error"' in cut.body
     assert b"drain limit of 0.6 s" in cut.body
     assert b"[DONE]" not in cut.body
-    error_of(await whole, 502, "engine_died")
+    aws_error_of(await whole, 424, "engine_died")
     await there.until(lambda: is_gone(there, "leaving"), "the endpoint is gone")
 
 

@@ -7,7 +7,7 @@ import asyncio
 import httpx
 import pytest
 
-from support.deployment import PARIS, Deployment, error_of, text_of
+from support.deployment import PARIS, Deployment, aws_error_of, text_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -74,9 +74,9 @@ async def test_an_engine_that_cannot_generate_is_never_ready(there: Deployment) 
     await there.endpoint("mute", knobs={"health_lies": True, "first_completion_500": True})
     answers = await asyncio.gather(*(there.invoke("mute", gateway=number % 2) for number in range(4)))
     for answer in answers:
-        error = error_of(answer, 503, "endpoint_failed")
-        assert "probe with 500" in error["message"]
-        assert int(answer.headers["retry-after"]) >= 1
+        error = aws_error_of(answer, 424, "endpoint_failed")
+        assert "probe with 500" in error["Message"]
+        assert int(answer.headers["x-amz-retry-after"]) >= 1000
     assert "ready" not in {change["after"] for change in there.of_kind("transition", "mute")}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import AsyncIterator
 
@@ -50,8 +51,8 @@ async def test_the_three_forms(smol: Up) -> None:
 async def test_bodies_that_are_no_form(smol: Up, body: bytes, words: str) -> None:
     answer = await smol.api.post("/endpoints/smol/invocations", content=body)
 
-    assert answer.status_code == 400
-    assert words in answer.json()["error"]["message"]
+    assert (answer.status_code, answer.json()["OriginalStatusCode"]) == (424, 400)
+    assert words in answer.json()["OriginalMessage"]
 
 
 async def test_any_content_type_is_read_as_json(smol: Up) -> None:
@@ -112,3 +113,21 @@ async def test_asleep_gives_the_memory_back(running: Up) -> None:
     instance = await running.until_resting("ladder", "asleep")
 
     assert 0 < instance["resident_bytes"] < 98_362_432
+
+
+async def test_streamed_inputs_say_the_same_as_whole_ones(smol: Up) -> None:
+    """LMI's lines by default, TGI's events where the caller asks for them; both add up to the whole answer."""
+    inputs = {"inputs": "The capital of France is", "parameters": {"max_new_tokens": 6, "do_sample": False}}
+    path = "/endpoints/smol/invocations"
+    whole = (await smol.api.post(path, json=inputs)).json()["generated_text"]
+
+    lines = await smol.api.post(path, json={**inputs, "stream": True})
+    events = await smol.api.post(path, json={**inputs, "stream": True}, headers={"accept": "text/event-stream"})
+
+    assert lines.headers["content-type"] == "application/jsonlines"
+    told = [json.loads(line) for line in lines.text.splitlines()]
+    assert "".join(line["token"]["text"] for line in told) == told[-1]["generated_text"] == whole
+    assert told[-1]["details"] == {"finish_reason": "length", "generated_tokens": 6, "inputs": None}
+    assert events.headers["content-type"].startswith("text/event-stream")
+    told = [json.loads(event.removeprefix("data:")) for event in events.text.strip().split("\n\n")]
+    assert "".join(event["token"]["text"] for event in told) == told[-1]["generated_text"] == whole

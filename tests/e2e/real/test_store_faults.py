@@ -73,5 +73,5 @@ async def test_an_object_that_changed_is_not_served(s3: S3Server, running: Up) -
     assert failure["code"] == "artifact_changed"
     assert "register" in failure["reason"]
     assert "register" in waited.err
-    assert answer.status_code == 503
-    assert "register" in answer.json()["error"]["message"]
+    assert answer.status_code == 424
+    assert "register" in answer.json()["Message"]

@@ -36,6 +36,9 @@ async def test_tenants_are_refused_where_an_administrator_is_needed(control: Con
         "/api/v1/nodes",
         "/api/v1/keys",
         "/api/v1/keys/{id}",
+        "/api/v1/access-keys/reseal",
+        "/api/v1/tenants",
+        "/api/v1/tenants/{id}",
         "/api/v1/cache",
         "/api/v1/cache/orders",
     }

@@ -7,10 +7,13 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from standby.domain.endpoint import Variant
 from standby.domain.errors import ModelNotFound
+from standby.domain.serving import version_of
+from standby.gateway import sessions
 from standby.gateway.desk import AllRooms
 from standby.gateway.directory import Directory
-from support.builders import TENANT, a_config, an_endpoint, an_instance
+from support.builders import TENANT, a_config, a_model, an_endpoint, an_instance
 from support.control_api import Control
 from support.waiting import until
 
@@ -50,3 +53,45 @@ async def test_an_instance_that_is_heard_of_before_its_endpoint_is_used(control:
     await tables.endpoint_configs.create(f"{TENANT}.e-1", a_config())
     await until(lambda: bool(directory.endpoints.entries) and bool(directory.configs.entries))
     assert directory.desk(TENANT, "e").has_ready
+
+
+async def test_an_update_whose_config_is_not_here_yet_takes_nothing_away(control: Control, directory: Directory) -> None:
+    """An endpoint's record may come before the config that it names: what serves goes on, and takes it up when it comes."""
+    tables = control.tables
+    await tables.endpoint_configs.create(f"{TENANT}.e-1", a_config())
+    revision = await tables.endpoints.create(f"{TENANT}.e", an_endpoint())
+    await until(lambda: bool(directory.endpoints.entries) and bool(directory.configs.entries))
+    desk = directory.desk(TENANT, "e")
+    await tables.endpoints.update(f"{TENANT}.e", an_endpoint(config="e-2"), revision)
+    await until(lambda: directory.endpoints.entries[f"{TENANT}.e"].value.config == "e-2")
+    assert directory.desk(TENANT, "e") is desk
+    assert not desk.closed
+    two = (Variant(name="a", model="m", weight=1), Variant(name="b", model="m2", weight=0))
+    await tables.endpoint_configs.create(f"{TENANT}.e-2", a_config(name="e-2", variants=two))
+    await until(lambda: len(list(directory.desks())) == 2)
+    assert directory.desk(TENANT, "e").route.variant.name == "a"
+    assert directory.desk(TENANT, "e", "b").route.variant.name == "b"
+
+
+async def test_a_session_leads_to_the_variant_of_its_instance(control: Control, directory: Directory) -> None:
+    tables = control.tables
+    two = (Variant(name="a", model="m"), Variant(name="b", model="m2", weight=0))
+    await tables.endpoint_configs.create(f"{TENANT}.e-1", a_config(variants=two))
+    await tables.endpoints.create(f"{TENANT}.e", an_endpoint())
+    await tables.instances.put("n1.i1", an_instance(variant="b"))
+    await until(lambda: all(copy.entries for copy in (directory.endpoints, directory.configs, directory.instances)))
+    session = sessions.new_id("00112233aabbccdd", "i1", time.time() + 60)
+    assert directory.desk(TENANT, "e", None, session).route.variant.name == "b"
+    assert directory.desk(TENANT, "e", None, sessions.NEW_SESSION).route.variant.name == "a"
+
+
+async def test_versions_follow_the_models(control: Control, directory: Directory) -> None:
+    tables = control.tables
+    await tables.endpoint_configs.create(f"{TENANT}.e-1", a_config())
+    await tables.endpoints.create(f"{TENANT}.e", an_endpoint())
+    await until(lambda: bool(directory.endpoints.entries) and bool(directory.configs.entries))
+    desk = directory.desk(TENANT, "e")
+    assert desk.route.version == ""
+    model = a_model()
+    await tables.models.create(f"{TENANT}.m", model)
+    await until(lambda: desk.route.version == version_of(model, a_config().variants[0]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from standby.domain.endpoint import Failure
 from standby.domain.errors import BusUnavailable
 from standby.domain.instance import InstanceState
@@ -72,17 +74,19 @@ async def test_a_race_for_a_served_name_has_one_winner(control: Control) -> None
     assert len(await control.tables.endpoint_configs.list(ONE)) == 1
 
 
-async def test_a_variant_has_its_own_policy_and_there_is_one_so_far(control: Control) -> None:
+async def test_variants_have_their_own_policies_and_there_are_at_most_ten(control: Control) -> None:
     await control.register()
-    body = {"name": "split", "variants": [{"name": "b", "model": "smol", "policy": {"slots": 9}}], "policy": {"slots": 2}}
+    variants = [{"name": "b", "model": "smol", "policy": {"slots": 9}}, {"name": "c", "model": "smol", "weight": 0}]
+    body = {"name": "split", "variants": variants, "policy": {"slots": 2}, "concurrency_limit": 5}
 
     answer = await control.call("one", "POST", "/api/v1/endpoints", body)
 
-    assert [(v["name"], v["policy"]["slots"]) for v in answer.json()["variants"]] == [("b", 9)]
-    two = [{"name": "a", "model": "smol"}, {"name": "b", "model": "smol"}]
-    refused = await control.call("one", "POST", "/api/v1/endpoints", {"name": "more", "variants": two})
+    told = [(v["name"], v["policy"]["slots"], v["weight"], v["concurrency_limit"]) for v in answer.json()["variants"]]
+    assert told == [("b", 9, 1.0, 5), ("c", 2, 0.0, 5)]
+    many = [{"name": f"v{number}", "model": "smol"} for number in range(11)]
+    refused = await control.call("one", "POST", "/api/v1/endpoints", {"name": "more", "variants": many})
     assert refused.status_code == 400
-    assert "2 given, an endpoint serves 1 so far" in refused.json()["error"]["message"]
+    assert "11 given, an endpoint serves at most 10" in refused.json()["error"]["message"]
 
 
 BAD: list[tuple[dict[str, object], int, str]] = [
@@ -190,3 +194,31 @@ async def test_status_and_reads_work_while_the_bus_is_away(control: Control) -> 
     assert status["leader"] is None
     assert (written.status_code, written.json()["error"]["code"]) == (503, BusUnavailable.code)
     assert written.headers["retry-after"]
+
+
+@pytest.mark.parametrize(
+    ("quotas", "fields", "limit"),
+    [
+        ({"endpoints": 1}, {}, "number of endpoints"),
+        ({"concurrency": 5}, {"concurrency_limit": 3}, "concurrency"),
+        ({"memory_mb": 4096}, {"memory_mb": 3072}, "Memory size in MB of all"),
+        ({"memory_mb_per_endpoint": 1024}, {"memory_mb": 2048, "concurrency_limit": 1}, "per serverless endpoint"),
+    ],
+)
+async def test_quotas_hold_whichever_api_makes_the_endpoint(
+    control: Control, quotas: dict[str, int], fields: dict[str, int], limit: str
+) -> None:
+    """A tenant must not get round them by its bearer key."""
+    made = await control.call("admin", "POST", "/api/v1/tenants", {"id": ONE, "quotas": quotas})
+    assert made.status_code == 201
+    await control.register()
+    answers = [
+        await control.call("one", "POST", "/api/v1/endpoints", {"name": name, "model": "smol", **fields}) for name in "ab"
+    ]
+
+    assert answers[-1].status_code == 403, answers[-1].text
+    assert answers[-1].json()["error"]["code"] == "quota_exceeded"
+    assert limit in answers[-1].json()["error"]["message"]
+    kept = {entry.value.name for entry in (await control.tables.endpoints.list()).values()}
+    assert kept == ({"a"} if answers[0].status_code == 201 else set())
+    assert len(await control.tables.endpoint_configs.list()) == len(kept)

@@ -158,3 +158,15 @@ async def test_the_leader_is_shown_to_administrators(control: Control) -> None:
 async def _first(lines: AsyncIterator[str], count: int) -> AsyncIterator[str]:
     for _ in range(count):
         yield await anext(lines)
+
+
+async def test_a_stream_ends_with_its_tenant(control: Control) -> None:
+    """Field case B44: a disabled tenant's keys are refused, and so is what was opened with them before."""
+    other = {"id": TWO, "name": "two"}
+    assert (await control.call("admin", "POST", "/api/v1/tenants", other)).status_code == 201
+    async with stream(control, "two") as lines:
+        assert await anext(lines) == ": following"
+        disabled = await control.call("admin", "PATCH", f"/api/v1/tenants/{TWO}", {"disabled": True})
+        assert disabled.status_code == 200
+        await control.context.events.publish(fetched(TWO, 1))
+        assert [line async for line in lines if line.startswith("data:")] == []

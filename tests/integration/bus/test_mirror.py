@@ -14,7 +14,7 @@ import pytest
 from standby.bus import subjects
 from standby.bus.connection import Bus
 from standby.bus.mirror import Mirror
-from standby.bus.tables import Entry, Snapshot, Table
+from standby.bus.tables import Entry, Known, Snapshot, Stored, Table
 from standby.bus.tables_set import Tables, open_tables
 from standby.domain.access import Lease
 from standby.domain.errors import BusUnavailable, RevisionConflict
@@ -184,7 +184,7 @@ async def test_a_dropped_message_causes_a_listing_at_once(bus: Bus, writer: Tabl
 class ForgetfulTable(Table[Lease]):
     """Lists nothing, as a listing that misses keys would at its worst."""
 
-    async def snapshot(self, prefix: str = "") -> Snapshot[Lease]:
+    async def snapshot(self, prefix: str = "", known: Known[Lease] | None = None) -> Snapshot[Lease]:
         return dataclasses.replace(await super().snapshot(prefix), entries={})
 
 
@@ -214,7 +214,7 @@ async def test_a_listing_older_than_the_copy_is_not_believed(bus: Bus, writer: T
         await writer.leases.put("b", lease("two"))
         await until(lambda: "b" in mirror.entries, "newer key mirrored")
 
-        async def stale(prefix: str = "") -> Snapshot[Lease]:
+        async def stale(prefix: str = "", known: object = None) -> Snapshot[Lease]:
             return old
 
         mirror._table.snapshot = stale  # type: ignore[method-assign]
@@ -302,3 +302,29 @@ async def test_flapping_leaves_no_consumer_behind(bus: Bus, server: NatsServer, 
             await until(lambda wanted=f"h{n}": holders(mirror).get("a") == wanted, "change mirrored")  # type: ignore[misc]
         info = await bus.jetstream.stream_info(subjects.bucket_stream("leases"))
         assert info.state.consumer_count == 0
+
+
+async def test_a_listing_of_an_unchanged_bucket_reads_no_value_again(
+    bus: Bus, writer: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of reads every half a minute would be for nothing; one write, heard of or not, and all are read again."""
+    for number in range(5):
+        await writer.leases.put(f"k{number}", lease("a"))
+    await writer.leases.delete("k4")
+    async with mirrored(bus) as mirror:
+        reads: list[str] = []
+        read = Table.read
+
+        async def counted(table: Table[Lease], key: str) -> Stored | None:
+            reads.append(key)
+            return await read(table, key)
+
+        monkeypatch.setattr(Table, "read", counted)
+        await mirror.refresh()
+        assert reads == []
+        assert mirror.staleness(time.monotonic()) < 5
+        await mirror._subscription.unsubscribe()  # type: ignore[union-attr] # it stands: the mirror has begun
+        await writer.leases.put("k1", lease("b"))
+        await mirror.refresh()
+        assert holders(mirror) == {"k0": "a", "k1": "b", "k2": "a", "k3": "a"}
+        assert sorted(reads) == ["k0", "k1", "k2", "k3", "k4"]

@@ -151,3 +151,16 @@ async def test_values_survive_a_crash_of_the_server(server: NatsServer, tables: 
         found = await Table(fresh, subjects.Bucket.LEASES, Lease).get("a")
     assert found is not None
     assert (found.value.holder, found.revision) == ("kept", revision)
+
+
+async def test_a_record_read_back_is_the_record_written(bus: Bus) -> None:
+    """Its set of given names is shared by all of its table; copies of it with changes are no worse for that."""
+    table = (await open_tables(bus)).leases
+    written = Lease(holder="a", epoch=3)
+    await table.put("k", written)
+    entry = await table.get("k")
+    assert entry is not None
+    assert entry.value == written
+    changed = entry.value.model_copy(update={"holder": "b"})
+    assert Lease.model_validate_json(changed.encode()) == changed
+    assert entry.value.model_fields_set == set(Lease.model_fields)

@@ -320,8 +320,7 @@ async def test_slow_engine_holds_the_gateway_back(rig: Rig) -> None:
 
 async def test_sockets_carry_tcp_nodelay(rig: Rig) -> None:
     """Without it the first streamed byte waits for a delayed acknowledgement (40 ms)."""
-    request = rig.request()
-    await rig.client.fetch(request, limit=1000)
+    await rig.client.relay(rig.request(), nowhere)
     served = next(iter(rig.door.connections)).transport.get_extra_info("socket")
     pooled = rig.client.of(rig.address).take()
     assert pooled is not None
@@ -337,3 +336,7 @@ async def test_two_instances_do_not_share_slots_or_sockets(rig: Rig, socket_path
         assert answer.status == 200
         assert (second.begun, rig.engine.begun) == (1, 0)
         rig.door.remove("i-2")
+
+
+async def nowhere(_message: object) -> None:
+    """An ASGI send without a client."""

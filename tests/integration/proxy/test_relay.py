@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from standby.domain.errors import PayloadTooLarge
 from standby.gateway.relay import DoorClient, OutcomeKind, RelayOutcome
 from support.door_rig import INSTANCE, Rig
 from support.upstream import Call, until_gone
@@ -280,19 +279,6 @@ async def test_kept_connection_that_the_door_closed_is_replaced(rig: Rig, caller
     outcome = await rig.client.relay(rig.request(), caller.send)
     assert outcome.kind is OutcomeKind.DONE
     assert rig.engine.begun == 2
-
-
-async def test_fetch_keeps_a_small_answer_and_refuses_a_large_one(rig: Rig) -> None:
-    async def answer(call: Call) -> None:
-        await call.json(200, b"x" * 500)
-
-    rig.engine.handler = answer
-    outcome, body = await rig.client.fetch(rig.request(), limit=500)
-    assert (outcome.kind, body) == (OutcomeKind.DONE, b"x" * 500)
-    with pytest.raises(PayloadTooLarge, match="499"):
-        await rig.client.fetch(rig.request(), limit=499)
-    outcome, body = await rig.client.fetch(rig.request(instance="i-9"), limit=500)
-    assert (outcome.reason, body) == ("unknown-instance", b"")
 
 
 async def test_closed_client_leaves_no_connection(rig: Rig, caller: Client) -> None:

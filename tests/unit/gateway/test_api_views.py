@@ -8,6 +8,7 @@ import pytest
 
 from standby.domain.durations import FOREVER
 from standby.domain.endpoint import NO_ZYGOTE, EndpointStatus, Failure, ScalePolicy
+from standby.domain.engine_choice import choose_engine
 from standby.domain.errors import InvalidInput
 from standby.domain.events import ComponentNotice, EndpointChanged
 from standby.domain.instance import InstanceState, Rung
@@ -15,7 +16,6 @@ from standby.domain.model import EngineKind, ModelFormat
 from standby.domain.node import Device, DeviceKind, Zygote
 from standby.domain.serving import PREFERENCE
 from standby.gateway.api.events import Inbox
-from standby.gateway.api.registration import choose_engine
 from standby.gateway.api.responses import plain
 from standby.gateway.api.views import endpoint_view, node_view
 from support.builders import TENANT, a_config, a_manifest, an_endpoint, an_instance

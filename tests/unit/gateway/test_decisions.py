@@ -1,15 +1,11 @@
-"""Router, admission and forms: pure functions of what they are given."""
+"""Router and admission: pure functions of what they are given."""
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from standby.domain.errors import InvalidInput, MalformedJson
 from standby.domain.instance import Activation, Phase, Rung
-from standby.gateway import forms
-from standby.gateway.dataplane import phases_header
+from standby.gateway.dispatch import phases_header
 from standby.gateway.router import Candidate, choose
 
 pytestmark = pytest.mark.decision
@@ -30,42 +26,6 @@ def test_blocked_instances_say_when_to_ask_again() -> None:
     choice = choose(some, 1.0, 0)
     assert (choice.instance, choice.retry_at) == (None, 3.0)
     assert choose(some, 3.0, 0).instance == "c"
-
-
-def test_messages_and_prompt_pass_the_callers_own_bytes() -> None:
-    for body, path in ((b'{"messages": [] , "x":1}', forms.CHAT_PATH), (b'{"prompt":"a"}', forms.COMPLETIONS_PATH)):
-        call = forms.engine_call(forms.parse_object(body), body)
-        assert (call.path, call.body) == (path, body)
-
-
-def test_inputs_become_a_completion_and_back() -> None:
-    body = b'{"inputs": "Once", "parameters": {"max_new_tokens": 3, "do_sample": false, "stop": ["."]}}'
-    payload = forms.parse_object(body)
-    call = forms.engine_call(payload, body)
-    assert (call.form, call.path) == (forms.Form.INPUTS, forms.COMPLETIONS_PATH)
-    assert json.loads(call.body) == {"prompt": "Once", "max_tokens": 3, "stop": ["."], "temperature": 0}
-    answer = b'{"choices": [{"text": " upon"}]}'
-    assert json.loads(forms.generated_text(payload, answer)) == {"generated_text": " upon"}
-    payload["parameters"]["return_full_text"] = True
-    assert json.loads(forms.generated_text(payload, answer)) == {"generated_text": "Once upon"}
-
-
-@pytest.mark.parametrize(
-    ("body", "error", "words"),
-    [
-        (b"{", MalformedJson, "not JSON"),
-        (b"", MalformedJson, "not JSON"),
-        (b"[1]", InvalidInput, "a JSON list"),
-        (b'{"x": 1}', InvalidInput, "none of 'messages', 'prompt', 'inputs'"),
-        (b'{"inputs": ["a", "b"]}', InvalidInput, "'inputs' is a list"),
-        (b'{"inputs": "a", "parameters": 3}', InvalidInput, "'parameters' is a int"),
-        (b'{"inputs": "a", "parameters": {"best_of": 3}}', InvalidInput, "best_of"),
-        (b'{"inputs": "a", "stream": true}', InvalidInput, "does not stream"),
-    ],
-)
-def test_bad_bodies_are_named(body: bytes, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
-        forms.engine_call(forms.parse_object(body), body)
 
 
 def test_phases_add_up_to_the_wait() -> None:

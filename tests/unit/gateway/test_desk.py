@@ -15,6 +15,7 @@ from standby.domain.errors import ColdWaitExceeded, EndpointFailed, EndpointNotF
 from standby.domain.instance import Activation, InstanceState, Rung
 from standby.gateway.desk import AllRooms, Desk, Grant, Route
 from support.builders import an_endpoint, an_instance
+from support.turns import turn
 
 
 @dataclass
@@ -39,12 +40,6 @@ class Rig:
 
     def ask(self, body_bytes: int = 10, *, again: bool = False) -> asyncio.Task[Grant]:
         return asyncio.create_task(self.desk.acquire(arrived=self.now, arrived_at=self.now, body_bytes=body_bytes, again=again))
-
-
-async def turn() -> None:
-    """Let every task run until it waits."""
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_first_waiter_is_urgent_and_is_served_when_an_instance_becomes_ready() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from standby.domain.engine_choice import check_options
 from standby.domain.errors import InvalidInput
 from standby.domain.model import EngineKind
 from standby.domain.node import MemoryLedger, Node
-from standby.gateway.api.registration import check_options
 
 pytestmark = pytest.mark.decision
 

@@ -217,6 +217,8 @@ class Agent:
         if managed is None:
             managed = self._adopt(assignment)
         managed.assignment = assignment
+        # Before the record says so: whoever reads there that a door lets in fewer may let others let in more.
+        self.effects.door.resize(assignment.instance, assignment.door_slots)
         self._step(managed, Targeted(assignment.rung, assignment.endpoint_generation))
 
     def _adopt(self, assignment: Assignment) -> Managed:

@@ -79,6 +79,12 @@ class Door:
         """Let requests through that name this instance and epoch. Raises Conflict unless the epoch has grown."""
         self.slots.open(instance, epoch=epoch, slots=slots, address=address)
 
+    def resize(self, instance: str, slots: int) -> None:
+        """From now on let in ``slots`` requests at once; what is inside goes on, also where that is more."""
+        gate = self.slots.find(instance)
+        if gate is not None:
+            gate.slots = slots
+
     def fence(self, instance: str) -> None:
         """From now on answer "draining"; no new request touches the engine."""
         gate = self.slots.find(instance)

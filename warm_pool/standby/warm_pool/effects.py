@@ -155,7 +155,7 @@ class Effects:
 
     def _open_door(self, managed: Managed, epoch: int) -> None:
         assert managed.handle is not None
-        self.door.open(managed.id, epoch=epoch, slots=managed.assignment.slots, address=managed.handle.address)
+        self.door.open(managed.id, epoch=epoch, slots=managed.assignment.door_slots, address=managed.handle.address)
 
     def _release(self, managed: Managed, keep: Rung) -> None:
         if keep is Rung.ASLEEP:

@@ -30,7 +30,12 @@ class NodeSettings(Settings):
     node_token: SecretStr = Field(description="secret that gateways show to doors, the same on all of them")
     secrets_key: SecretStr | None = Field(
         default=None,
-        description="32 bytes in URL-safe base64 that seal tenants' store credentials, the same on every gateway and node",
+        description="32 bytes in URL-safe base64 that seal tenants' access keys and store credentials, the same on every "
+        "gateway and node; older keys may follow after a space, and still open what they sealed",
+    )
+    secrets_key_file: Path | None = Field(default=None, description="file that holds what STANDBY_SECRETS_KEY would")
+    secrets_key_command: str | None = Field(
+        default=None, description="command line, run without a shell, that prints what STANDBY_SECRETS_KEY would"
     )
     state_dir: Path = Field(description="folder of artifact cache, engine sockets and logs; survives restarts")
     door_host: str = Field(default="127.0.0.1", description="address that gateways can reach; plain HTTP, keep it private")

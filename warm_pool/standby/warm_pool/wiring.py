@@ -31,6 +31,7 @@ from standby.domain.model import EngineKind
 from standby.domain.node import DeviceKind
 from standby.host import tasks as host_tasks
 from standby.host.sealing import SealingKey
+from standby.host.sealing_source import load_sealing_key
 from standby.runtime.cpu_facts import cpu_facts
 from standby.runtime.devices.cores import CoreBook
 from standby.runtime.devices.inventory import Devices
@@ -301,7 +302,7 @@ def _say_cordoned(device: str, reason: str) -> None:
 
 def _sealing(settings: NodeSettings) -> SealingKey | None:
     """Return the key that opens the tenants' stored credentials, if this node has one. Raises ConfigurationError."""
-    return None if settings.secrets_key is None else SealingKey.parse(settings.secrets_key.get_secret_value())
+    return load_sealing_key(settings.secrets_key, settings.secrets_key_file, settings.secrets_key_command)
 
 
 def _cache_options(settings: NodeSettings) -> CacheOptions:

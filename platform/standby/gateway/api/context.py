@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -16,34 +17,24 @@ from standby.artifacts.credentials import Credentials
 from standby.artifacts.data_source import SourceHint
 from standby.artifacts.inspection import inspect
 from standby.bus.connection import Bus
+from standby.bus.copies import Copy
 from standby.bus.events import EventLog
-from standby.bus.tables import Entry, R
 from standby.bus.tables_set import Tables
-from standby.domain.access import ApiKey, Role
+from standby.domain.access import AccessKey, ApiKey, Role, Scope, Tenant
 from standby.domain.endpoint import Endpoint, EndpointConfig
-from standby.domain.errors import Forbidden, InvalidInput, NotFound, StandbyError
+from standby.domain.errors import Forbidden, InvalidInput, NotFound, StandbyError, Unavailable
 from standby.domain.instance import Instance
 from standby.domain.model import Manifest, Model, SourceOptions
 from standby.domain.names import check_name, key
 from standby.domain.node import Node
 from standby.domain.prices import NodePrices
 from standby.gateway.api.responses import error_response
+from standby.gateway.audit import Audit
 from standby.gateway.keys import TENANT_HEADER, KeyRing, acting_tenant, authenticate
 from standby.host.sealing import SealingKey
+from standby.sagemaker.auth.caller import DEFAULT_REGION
 
-_VISIBLE_WITHIN_S: Final = 1.0
-_VISIBLE_STEP_S: Final = 0.005
-
-
-class Copy(Protocol[R]):
-    """A watched local copy of a table, as standby.bus.mirror.Mirror is one."""
-
-    @property
-    def entries(self) -> Mapping[str, Entry[R]]:
-        """The records by key."""
-
-    def staleness(self, now: float) -> float:
-        """Return the seconds since the copy was last confirmed."""
+_LONGEST_TARGET: Final = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +48,8 @@ class Copies:
     instances: Copy[Instance]
     nodes: Copy[Node]
     prices: Copy[NodePrices]
+    tenants: Copy[Tenant]
+    access_keys: Copy[AccessKey]
 
 
 class Inspect(Protocol):
@@ -88,6 +81,10 @@ class ApiContext:
     # Opens and seals the tenants' keys for stores; without it none can be stored.
     sealing: SealingKey | None = None
     heartbeat_s: float = 10.0
+    # Copies of keys and tenants that are older let nobody in any more.
+    key_trust_s: float = math.inf
+    # Stands in ARNs, and is what the tenants' AWS tools are told to sign for.
+    region: str = DEFAULT_REGION
     # Whether tenants, too, may register file:// sources and other stores; administrators always may.
     open_sources: bool = False
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
@@ -95,9 +92,30 @@ class ApiContext:
     # one step inside this gateway; between gateways the writer looks again after its write.
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def authenticate(self, authorization_header: bytes | None) -> ApiKey:
-        """Return the caller's key. Raises NotAuthenticated."""
-        return authenticate(authorization_header, KeyRing(self.copies.keys), self.pepper)
+    @property
+    def audit(self) -> Audit:
+        """Where changes of who may do what are told."""
+        return Audit(self.events.publish, self.source, self.now)
+
+    def key_age(self) -> float:
+        """Return the seconds since the copies of keys and tenants were last confirmed, the older one's."""
+        now = self.clock()
+        return max(self.copies.keys.staleness(now), self.copies.tenants.staleness(now))
+
+    def authenticate(self, authorization_header: bytes | None, scope: Scope | None = Scope.CONTROL) -> ApiKey:
+        """Return the caller's key. Raises NotAuthenticated, Forbidden where it is not for ``scope``, Unavailable."""
+        return authenticate(authorization_header, self._key_ring(), self.pepper, scope)
+
+    def still_lets_in(self, key_id: str) -> bool:
+        """Whether a key that was let in before would be again."""
+        try:
+            found = self._key_ring().get(key_id)
+        except Unavailable:
+            return False
+        return found is not None and found.revoked_at is None
+
+    def _key_ring(self) -> KeyRing:
+        return KeyRing(self.copies.keys, self.copies.tenants, now=self.now, staleness=self.key_age, trust_s=self.key_trust_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +131,10 @@ class Call:
     def is_admin(self) -> bool:
         """May it make keys and see nodes?"""
         return self.key.role is Role.ADMIN
+
+    def about(self, target: str) -> None:
+        """Say what an audited request was about, where its path does not."""
+        self.request.state.audited = target
 
     def record_key(self, error: type[NotFound], kind: str) -> str:
         """Return the table key of the name in the path. Raises ``error``: a name that cannot exist does not exist."""
@@ -139,12 +161,13 @@ Handler = Callable[[Call], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """One row of the route table; ``admin`` rows refuse tenant keys."""
+    """One row of the route table; ``admin`` rows refuse tenant keys; rows with an ``audit`` word are told of."""
 
     method: str
     path: str
     handler: Handler
     admin: bool = False
+    audit: str = ""
 
 
 def guarded(context: ApiContext, row: ApiRoute) -> Route:
@@ -152,10 +175,16 @@ def guarded(context: ApiContext, row: ApiRoute) -> Route:
 
     async def serve(request: Request) -> Response:
         try:
-            call = _enter(context, row, request)
-            return await row.handler(call)
+            caller = _caller(context, request)
         except StandbyError as error:
             return error_response(error)
+        try:
+            answer = await row.handler(_enter(context, row, request, caller))
+        except StandbyError as error:
+            await _tell(context, row, request, caller, error.code)
+            return error_response(error)
+        await _tell(context, row, request, caller)
+        return answer
 
     return Route(row.path, serve, methods=[row.method], name=f"{row.method} {row.path}")
 
@@ -165,21 +194,26 @@ def missing(error: type[NotFound], kind: str, name: str) -> NotFound:
     return error(f"there is no {kind} {name[:80]!r}", remedy=f"list yours with `standby {kind}s list`")
 
 
-async def visible(copy: Copy[R], record_key: str, revision: int | None) -> None:
-    """Wait until this gateway's own copy holds what was just written, so that the caller's next request sees it.
-
-    ``revision`` None waits for the record to be gone. Gives up after 1 s: the write itself has happened.
-    """
-    for _ in range(int(_VISIBLE_WITHIN_S / _VISIBLE_STEP_S)):
-        entry = copy.entries.get(record_key)
-        if (entry is None) if revision is None else (entry is not None and entry.revision >= revision):
-            return
-        await asyncio.sleep(_VISIBLE_STEP_S)
-
-
-def _enter(context: ApiContext, row: ApiRoute, request: Request) -> Call:
+def _caller(context: ApiContext, request: Request) -> ApiKey:
     header = request.headers.get("authorization")
-    caller = context.authenticate(None if header is None else header.encode("latin-1"))
+    return context.authenticate(None if header is None else header.encode("latin-1"))
+
+
+def _enter(context: ApiContext, row: ApiRoute, request: Request, caller: ApiKey) -> Call:
     if row.admin and caller.role is not Role.ADMIN:
         raise Forbidden(f"{row.method} {row.path} needs an administrator's key", remedy="use a key of role admin")
     return Call(context, request, caller, acting_tenant(caller, request.headers.get(TENANT_HEADER)))
+
+
+async def _tell(context: ApiContext, row: ApiRoute, request: Request, caller: ApiKey, refusal: str = "") -> None:
+    if not row.audit:
+        return
+    target = getattr(request.state, "audited", None) or str(request.path_params.get("id", ""))
+    await context.audit.tell(
+        tenant=caller.tenant,
+        who=caller.id,
+        action=row.audit,
+        target=target[:_LONGEST_TARGET],
+        outcome="refused" if refusal else "done",
+        reason=refusal,
+    )

@@ -8,19 +8,22 @@ from typing import Final
 
 from pydantic import Field, model_validator
 
+from standby.bus.copies import visible
 from standby.bus.tables import Entry
 from standby.domain.endpoint import DEFAULT_VARIANT, Endpoint, EndpointConfig, EndpointStatus, ScalePolicy, Variant
-from standby.domain.errors import Conflict, InvalidInput, ModelNotFound, RevisionConflict, UnsupportedArtifact
+from standby.domain.errors import Conflict, InvalidInput, ModelNotFound, QuotaExceeded, RevisionConflict, UnsupportedArtifact
 from standby.domain.events import EndpointChanged
 from standby.domain.model import Model
 from standby.domain.names import check_name, check_served_name, key
 from standby.domain.serving import engine_for
 from standby.domain.values import Value
-from standby.gateway.api.context import ApiContext, Call, missing, visible
+from standby.gateway.api.context import ApiContext, Call, missing
+from standby.gateway.api.quotas import require_quota
 from standby.gateway.api.responses import read_body
 from standby.gateway.api.usage import require_weights
 
 _CONFIG_ATTEMPTS: Final = 8
+MOST_VARIANTS: Final = 10
 
 
 class VariantBody(Value):
@@ -31,6 +34,7 @@ class VariantBody(Value):
     weights: str | None = None
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     memory_mb: int | None = Field(default=None, ge=128)
+    concurrency_limit: int | None = Field(default=None, ge=1, le=200)
     policy: ScalePolicy | None = None
 
 
@@ -43,6 +47,7 @@ class EndpointBody(Value):
     variants: tuple[VariantBody, ...] = ()
     served_name: str | None = None
     memory_mb: int | None = Field(default=None, ge=128)
+    concurrency_limit: int | None = Field(default=None, ge=1, le=200)
     policy: ScalePolicy = ScalePolicy()
 
     @model_validator(mode="after")
@@ -57,8 +62,8 @@ class EndpointBody(Value):
         if len(set(names)) != len(names):
             msg = f"variants: the names {sorted(names)} are not all different"
             raise ValueError(msg)
-        if len(self.variants) > 1:
-            msg = f"variants: {len(names)} given, an endpoint serves 1 so far"
+        if len(self.variants) > MOST_VARIANTS:
+            msg = f"variants: {len(names)} given, an endpoint serves at most {MOST_VARIANTS}"
             raise ValueError(msg)
         if self.variants and sum(item.weight for item in self.variants) <= 0:
             msg = "variants: the weights sum to 0, so none would get a request"
@@ -68,7 +73,15 @@ class EndpointBody(Value):
     def resolved(self) -> tuple[Variant, ...]:
         """Return the variants as they are stored."""
         if self.model is not None:
-            return (Variant(model=self.model, weights=self.weights, memory_mb=self.memory_mb, policy=self.policy),)
+            return (
+                Variant(
+                    model=self.model,
+                    weights=self.weights,
+                    memory_mb=self.memory_mb,
+                    concurrency_limit=self.concurrency_limit,
+                    policy=self.policy,
+                ),
+            )
         return tuple(
             Variant(
                 name=item.name,
@@ -76,6 +89,7 @@ class EndpointBody(Value):
                 weights=item.weights,
                 weight=item.weight,
                 memory_mb=item.memory_mb or self.memory_mb,
+                concurrency_limit=item.concurrency_limit or self.concurrency_limit,
                 policy=item.policy or self.policy,
             )
             for item in self.variants
@@ -85,8 +99,8 @@ class EndpointBody(Value):
 async def create(call: Call) -> Endpoint:
     """Create the endpoint that the request's body describes.
 
-    Raises InvalidInput, ModelNotFound, UnsupportedArtifact where no engine can serve the model, and Conflict where the name
-    or the served name is taken.
+    Raises InvalidInput, ModelNotFound, UnsupportedArtifact where no engine can serve the model, QuotaExceeded,
+    and Conflict where the name or the served name is taken.
     """
     body = await read_body(call.request, EndpointBody)
     check_name("endpoint", body.name)
@@ -97,6 +111,7 @@ async def create(call: Call) -> Endpoint:
     async with call.context.changing:
         await _check_models(call, variants)
         await _check_names_free(call, body.name, served_name)
+        require_quota(call, body.name, variants)
         number = await _store_config(call, body.name, variants)
         endpoint = await _store_endpoint(call, body.name, served_name, number)
     await announce(call.context, endpoint)
@@ -196,16 +211,18 @@ async def _store_endpoint(call: Call, name: str, served_name: str, number: int) 
     except RevisionConflict as error:
         await call.context.tables.endpoint_configs.delete(config_key)
         raise Conflict(f"endpoint {name!r} exists already", remedy="choose another name") from error
+    await visible(call.context.copies.endpoints, record_key, revision)
     try:
         # Another gateway may have passed the same checks at the same moment. Whoever sees the other withdraws; both
         # may, never neither.
         await _check_names_free(call, name, served_name, except_for=revision)
-        await _check_models(call, (await _stored_variants(call, config_key)))
-    except (Conflict, ModelNotFound, InvalidInput, UnsupportedArtifact):
+        stored = await _stored_variants(call, config_key)
+        await _check_models(call, stored)
+        require_quota(call, name, stored)
+    except (Conflict, ModelNotFound, InvalidInput, QuotaExceeded, UnsupportedArtifact):
         await table.delete(record_key, revision)
         await call.context.tables.endpoint_configs.delete(config_key)
         raise
-    await visible(call.context.copies.endpoints, record_key, revision)
     await _remove_older_configs(call, name, number)
     return endpoint
 

@@ -7,11 +7,12 @@ from typing import Final
 
 from starlette.responses import Response
 
+from standby.bus.copies import visible
 from standby.domain.endpoint import Endpoint, EndpointStatus
 from standby.domain.errors import Conflict, EndpointNotFound, RevisionConflict
 from standby.domain.instance import Instance
 from standby.domain.names import key
-from standby.gateway.api.context import ApiRoute, Call, missing, visible
+from standby.gateway.api.context import ApiRoute, Call, missing
 from standby.gateway.api.creation import announce, create
 from standby.gateway.api.responses import json_response
 from standby.gateway.api.views import by_name, endpoint_view

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Final, get_args
 
 from starlette.responses import Response, StreamingResponse
 
+from standby.domain.errors import InvalidInput
 from standby.domain.events import AnyEvent
 from standby.domain.names import check_name
 from standby.gateway.api.context import ApiRoute, Call
@@ -15,19 +16,27 @@ from standby.gateway.api.context import ApiRoute, Call
 MAX_REPLAY: Final = 1000
 # A reader that falls this far behind loses the oldest events and is told how many: it must not hold the gateway's memory.
 MAX_BEHIND: Final = 1000
+AUDIT: Final = "audit"
+KINDS: Final = frozenset(one.model_fields["kind"].default for one in get_args(get_args(AnyEvent)[0]))
 
 
 async def follow(call: Call) -> Response:
-    """Events of the tenant from now on, after the last ``?replay=`` ones; ``?endpoint=`` narrows.
+    """Events of the tenant from now on, after the last ``?replay=`` ones; ``?endpoint=`` and ``?kind=`` narrow, and
+    ``?follow=0`` ends the stream after the replayed ones. Audit events are for administrators, of all tenants.
 
     Each is ``event: <kind>``, ``id:`` and ``data:`` with the event's JSON; a comment line every 10 s shows that the
-    stream is alive. It ends with the key that opened it. Raises InvalidInput.
+    stream is alive. It ends with the key that opened it, or its tenant. Raises InvalidInput.
     """
     replay = call.number("replay", 0, MAX_REPLAY)
     endpoint = call.request.query_params.get("endpoint", "")
     if endpoint:
         check_name("endpoint", endpoint)
     stream = _stream(call, endpoint, replay)
+    if call.request.query_params.get("kind", "audit") not in KINDS:
+        raise InvalidInput(
+            f"there is no kind of event {call.request.query_params['kind'][:40]!r}",
+            remedy=f"known are: {', '.join(sorted(KINDS))}",
+        )
     # The first line is sent only once the subscription stands, so that a caller who has seen it misses nothing.
     first = await anext(stream)
     return StreamingResponse(_chain(first, stream), media_type="text/event-stream", headers={"cache-control": "no-store"})
@@ -40,25 +49,23 @@ async def _chain(first: str, rest: AsyncIterator[str]) -> AsyncIterator[str]:
 
 
 async def _stream(call: Call, endpoint: str, replay: int) -> AsyncIterator[str]:
-    inbox = Inbox(call.tenant, endpoint, everything_of_the_platform=call.is_admin)
+    kind = call.request.query_params.get("kind", "")
+    inbox = Inbox(call.tenant, endpoint, kind=kind, everything_of_the_platform=call.is_admin)
     # The bus filters by tenant already, except for an administrator, who is also told what has no tenant.
     tenant = "" if call.is_admin and not endpoint else call.tenant
-    subscription = await call.context.events.follow(inbox.put, replay_last=replay, tenant=tenant, endpoint=endpoint)
+    subscription = await call.context.events.follow(inbox.put, replay_last=replay, tenant=tenant, endpoint=endpoint, kind=kind)
+    if call.number("follow", 1, 1) == 0:
+        inbox.close()
     stopping = asyncio.create_task(call.context.stopping.wait())
     stopping.add_done_callback(lambda _: inbox.close())
     try:
         yield ": following\n\n"
-        while (piece := await _next(inbox, call.context.heartbeat_s)) is not None and _may_still_follow(call):
+        while (piece := await _next(inbox, call.context.heartbeat_s)) is not None and call.context.still_lets_in(call.key.id):
+            # A stream outlives the moment in which its key was checked: it ends with the key (field case B44).
             yield piece
     finally:
         stopping.cancel()
         await subscription.unsubscribe()
-
-
-def _may_still_follow(call: Call) -> bool:
-    """A stream outlives the moment in which its key was checked: it ends with the key (field case B44)."""
-    entry = call.context.copies.keys.entries.get(call.key.id)
-    return entry is not None and entry.value.revoked_at is None
 
 
 async def _next(inbox: Inbox, heartbeat_s: float) -> str | None:
@@ -72,9 +79,12 @@ async def _next(inbox: Inbox, heartbeat_s: float) -> str | None:
 class Inbox:
     """The events of one follower that were not sent yet: bounded, the oldest go first."""
 
-    def __init__(self, tenant: str, endpoint: str, *, everything_of_the_platform: bool, limit: int = MAX_BEHIND) -> None:
+    def __init__(
+        self, tenant: str, endpoint: str, *, everything_of_the_platform: bool, kind: str = "", limit: int = MAX_BEHIND
+    ) -> None:
         self._tenant = tenant
         self._endpoint = endpoint
+        self._kind = kind
         self._platform = everything_of_the_platform
         self._queue: asyncio.Queue[AnyEvent | None] = asyncio.Queue(limit)
         self._lost = 0
@@ -104,6 +114,10 @@ class Inbox:
         self._queue.put_nowait(item)
 
     def _is_ours(self, event: AnyEvent) -> bool:
+        if self._kind and event.kind != self._kind:
+            return False
+        if event.kind == AUDIT:
+            return self._platform and not self._endpoint
         # Events without a tenant are about the platform itself: nodes, leaders.
         if event.tenant != self._tenant and not (self._platform and not event.tenant):
             return False

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
+from pydantic import Field
 from starlette.responses import Response
 
-from standby.domain.access import Role
+from standby.bus.copies import visible
+from standby.domain.access import ALL_SCOPES, Role, Scope
 from standby.domain.errors import Conflict, NotFound, RevisionConflict
 from standby.domain.values import Value
-from standby.gateway.api.context import ApiRoute, Call, missing, visible
+from standby.gateway.api.context import ApiRoute, Call, missing
+from standby.gateway.api.key_limits import check_scopes, expiry
 from standby.gateway.api.responses import json_response, read_body
 from standby.gateway.api.views import key_view
 from standby.gateway.keys import issue
@@ -23,10 +26,12 @@ class KeyBody(Value):
     name: str
     tenant: str | None = None
     role: Role = Role.TENANT
+    scopes: tuple[Scope, ...] = ALL_SCOPES
+    expires_in_s: float | None = Field(default=None, gt=0)
 
 
 async def create(call: Call) -> Response:
-    """Make a key: 201 with the key itself, which is shown this once. Raises InvalidInput."""
+    """Make a key: 201 with the key itself, which is shown this once. Raises InvalidInput, Forbidden."""
     body = await read_body(call.request, KeyBody)
     context = call.context
     record, secret = issue(
@@ -35,7 +40,10 @@ async def create(call: Call) -> Response:
         role=body.role,
         pepper=context.pepper,
         now=context.now(),
+        scopes=check_scopes(call.key, body.scopes),
+        expires_at=expiry(call.key, body.expires_in_s, context.now()),
     )
+    call.about(record.id)
     revision = await context.tables.keys.create(record.id, record)
     await visible(context.copies.keys, record.id, revision)
     return json_response({**key_view(record), "api_key": secret}, 201)
@@ -83,7 +91,7 @@ async def _refuse_last_admin(call: Call, identity: str) -> None:
 
 
 ROUTES: Final = (
-    ApiRoute("POST", "/api/v1/keys", create, admin=True),
+    ApiRoute("POST", "/api/v1/keys", create, admin=True, audit="keys.create"),
     ApiRoute("GET", "/api/v1/keys", list_keys, admin=True),
-    ApiRoute("DELETE", "/api/v1/keys/{id}", revoke, admin=True),
+    ApiRoute("DELETE", "/api/v1/keys/{id}", revoke, admin=True, audit="keys.revoke"),
 )

@@ -6,8 +6,10 @@ from typing import Final
 
 from starlette.responses import Response
 
+from standby.bus.copies import visible
 from standby.domain.errors import ModelNotFound
-from standby.gateway.api.context import ApiRoute, Call, missing, visible
+from standby.domain.names import HIDDEN
+from standby.gateway.api.context import ApiRoute, Call, missing
 from standby.gateway.api.registration import register_model
 from standby.gateway.api.responses import json_response
 from standby.gateway.api.usage import refuse_in_use
@@ -22,7 +24,8 @@ async def register(call: Call) -> Response:
 
 async def list_models(call: Call) -> Response:
     """All of the tenant's models, without their objects."""
-    mine = (entry.value for entry in call.context.copies.models.entries.values() if entry.value.tenant == call.tenant)
+    models = (entry.value for entry in call.context.copies.models.entries.values() if HIDDEN not in entry.key)
+    mine = (model for model in models if model.tenant == call.tenant)
     return json_response({"models": [model_view(model, objects=False) for model in sorted(mine, key=lambda item: item.name)]})
 
 

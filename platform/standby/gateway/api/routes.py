@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from standby.domain.errors import NotFound
-from standby.gateway.api import cache, credentials, endpoints, events, keys, models, nodes, prices
+from standby.gateway.api import access_keys, cache, credentials, endpoints, events, keys, models, nodes, prices, reseal, tenants
 from standby.gateway.api.context import ApiContext, ApiRoute, Call, guarded
 
 TABLE: Final = (
@@ -19,6 +19,9 @@ TABLE: Final = (
     *prices.ROUTES,
     *cache.ROUTES,
     *keys.ROUTES,
+    *access_keys.ROUTES,
+    *reseal.ROUTES,
+    *tenants.ROUTES,
     *events.ROUTES,
 )
 

@@ -12,7 +12,7 @@ from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Fa
 from standby.domain.instance import Instance, InstanceState, Rung
 from standby.domain.model import EngineKind, Manifest, Model
 from standby.domain.node import CachedArtifact, Node
-from standby.domain.serving import PREFERENCE, engine_for
+from standby.domain.serving import PREFERENCE, engine_for, variants_now
 
 # Of two instances at the same rung, the one that is climbing says more about what the caller waits for.
 _CLIMBING: Final = frozenset({InstanceState.FETCHING, InstanceState.STARTING, InstanceState.PROBING, InstanceState.WAKING})
@@ -126,7 +126,9 @@ def endpoint_view(
         "state": endpoint_in_words(endpoint, mine, now, nodes),
         "failure": None if endpoint.failure is None else failure_view(endpoint.failure),
         "config": endpoint.config,
-        "variants": [] if config is None else config.variants,
+        "pending_config": endpoint.pending_config,
+        "update_failure": None if endpoint.update_failure is None else failure_view(endpoint.update_failure),
+        "variants": [] if config is None else variants_now(config, endpoint.capacities),
         "instances": [instance_view(item, now, nodes) for item in mine],
         "generation": endpoint.generation,
         "created_at": endpoint.created_at,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pydantic_core
 
 from standby.domain.errors import EngineError, InvalidInput, MalformedJson
+from standby.sagemaker.runtime.dialects import Dialect, Family
 
 CHAT_PATH: Final = "/v1/chat/completions"
 COMPLETIONS_PATH: Final = "/v1/completions"
@@ -28,6 +28,10 @@ _PARAMETERS: Final[Mapping[str, str]] = {
     "presence_penalty": "presence_penalty",
     "frequency_penalty": "frequency_penalty",
 }
+# The last one is LiteLLM's own setting, which it sends along; it means nothing here.
+_UNDERSTOOD: Final = frozenset({"do_sample", "return_full_text", "details", "sagemaker_base_url"})
+# OpenAI's reasons → LMI's and TGI's.
+_REASONS: Final[Mapping[str, str]] = {"stop": "eos_token", "length": "length"}
 
 
 class Form(StrEnum):
@@ -38,13 +42,13 @@ class Form(StrEnum):
     INPUTS = "inputs"
 
 
-@dataclass(frozen=True, slots=True)
-class EngineCall:
+class EngineCall(NamedTuple):
     """What is sent to the engine; ``body`` is the caller's own bytes unless the form had to be translated."""
 
     form: Form
     path: str
     body: bytes
+    stream: bool
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
@@ -60,21 +64,34 @@ def parse_object(body: bytes) -> dict[str, Any]:
     return value
 
 
-def engine_call(payload: Mapping[str, Any], body: bytes) -> EngineCall:
-    """Return the engine's route for an ``/invocations`` body. Raises InvalidInput where no form fits."""
+def engine_call(payload: Mapping[str, Any], body: bytes, served_name: str) -> EngineCall:
+    """Return the engine's route for an ``/invocations`` body. Raises InvalidInput where no form fits.
+
+    ``served_name`` is what the engine calls its model: the URL has named the endpoint, so another name in the body means
+    nothing, and an engine would refuse it.
+    """
+    stream = payload.get("stream") is True
     if "messages" in payload:
-        return EngineCall(Form.MESSAGES, CHAT_PATH, body)
+        return EngineCall(Form.MESSAGES, CHAT_PATH, named(payload, body, served_name), stream)
     if "prompt" in payload:
-        return EngineCall(Form.PROMPT, COMPLETIONS_PATH, body)
+        return EngineCall(Form.PROMPT, COMPLETIONS_PATH, named(payload, body, served_name), stream)
     if "inputs" in payload:
-        return EngineCall(Form.INPUTS, COMPLETIONS_PATH, _from_inputs(payload))
+        return EngineCall(Form.INPUTS, COMPLETIONS_PATH, _from_inputs(payload, stream=stream), stream)
     raise InvalidInput(
         f"the body has none of 'messages', 'prompt', 'inputs' (its keys: {str(sorted(payload)[:10])[:200]})",
         remedy="send one of the three forms",
     )
 
 
-def _from_inputs(payload: Mapping[str, Any]) -> bytes:
+def named(payload: Mapping[str, Any], body: bytes, served_name: str) -> bytes:
+    """Return ``body``, with its ``model`` put right where it names another one; an empty name means any."""
+    model = payload.get("model")
+    if not model or model == served_name:
+        return body
+    return pydantic_core.to_json({**payload, "model": served_name})
+
+
+def _from_inputs(payload: Mapping[str, Any], *, stream: bool) -> bytes:
     inputs = payload["inputs"]
     parameters = payload.get("parameters") or {}
     if not isinstance(inputs, str):
@@ -84,32 +101,55 @@ def _from_inputs(payload: Mapping[str, Any]) -> bytes:
             f"'parameters' is a {type(parameters).__name__}, not an object",
             remedy='e.g. {"max_new_tokens": 64}',
         )
-    if payload.get("stream"):
-        raise InvalidInput("the 'inputs' form does not stream", remedy="use 'messages' or 'prompt' with \"stream\": true")
-    unknown = sorted(set(parameters) - set(_PARAMETERS) - {"do_sample", "return_full_text", "details"})
+    given = {name: value for name, value in parameters.items() if value is not None}
+    unknown = sorted(set(given) - set(_PARAMETERS) - _UNDERSTOOD)
     if unknown:
         raise InvalidInput(f"parameters {str(unknown)[:200]} are not known", remedy=f"use some of {sorted(_PARAMETERS)}")
     call: dict[str, Any] = {"prompt": inputs}
-    for name, value in parameters.items():
+    for name, value in given.items():
         if name in _PARAMETERS:
             call[_PARAMETERS[name]] = value
-    if parameters.get("do_sample") is False:
+    if given.get("do_sample") is False:
         call["temperature"] = 0
+    if stream:
+        call |= {"stream": True, "stream_options": {"include_usage": True}}
+        if given.get("details"):
+            call["logprobs"] = 1
     return pydantic_core.to_json(call)
 
 
-def generated_text(payload: Mapping[str, Any], answer: bytes) -> bytes:
-    """Return a completion ``answer`` in the form that ``inputs`` callers expect: ``{"generated_text": …}``.
+def parameter(payload: Mapping[str, Any], name: str) -> Any:
+    """Return one of the request's ``parameters``, or None."""
+    parameters = payload.get("parameters")
+    return parameters.get(name) if isinstance(parameters, dict) else None
+
+
+def reason(finish_reason: object) -> str:
+    """Return OpenAI's finish reason in LMI's and TGI's words."""
+    return _REASONS.get(str(finish_reason), str(finish_reason))
+
+
+def generated_text(payload: Mapping[str, Any], answer: bytes, dialect: Dialect) -> bytes:
+    """Return a completion ``answer`` in the form that ``inputs`` callers expect: ``{"generated_text": …}``, TGI's in a list.
 
     Raises EngineError where the answer is no completion.
     """
     try:
-        text = str(pydantic_core.from_json(answer)["choices"][0]["text"])
+        whole = pydantic_core.from_json(answer)
+        choice = whole["choices"][0]
+        text = str(choice["text"])
     except (ValueError, LookupError, TypeError) as error:
         raise EngineError(
             f"the engine's answer of {len(answer)} bytes is no completion: {type(error).__name__}",
             remedy="retry, or use 'messages' or 'prompt', whose answers are passed on as they are",
         ) from error
-    if (payload.get("parameters") or {}).get("return_full_text"):
+    if parameter(payload, "return_full_text"):
         text = payload["inputs"] + text
-    return pydantic_core.to_json({"generated_text": text})
+    result: dict[str, Any] = {"generated_text": text}
+    if parameter(payload, "details"):
+        usage = whole.get("usage") or {}
+        result["details"] = {
+            "finish_reason": reason(choice.get("finish_reason")),
+            "generated_tokens": usage.get("completion_tokens"),
+        }
+    return pydantic_core.to_json([result] if dialect.family is Family.TGI else result)

@@ -1,0 +1,1 @@
+"""The operations of the control plane, one module for each kind of resource."""

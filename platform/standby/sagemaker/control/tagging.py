@@ -1,0 +1,43 @@
+"""The rules of tags, those of ours among them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from standby.domain.errors import InvalidInput
+from standby.sagemaker.control import policy
+from standby.sagemaker.errors import validation
+
+MOST_TAGS: Final = 50
+_RESERVED: Final = "aws:"
+
+
+def tags_of(given: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
+    """Return tags as a mapping. Raises AwsError for doubles, for AWS's own prefix, and for tags of ours that are not known."""
+    found: dict[str, str] = {}
+    for tag in given or ():
+        name = str(tag["Key"])
+        if name in found:
+            raise validation(f"Duplicate tag keys found. Please note that Tag keys are case insensitive. Key: {name}")
+        if name.lower().startswith(_RESERVED):
+            raise validation(f"System tags cannot be added/updated by requester: {name} begins with {_RESERVED}")
+        found[name] = str(tag["Value"])
+    policy_of(found)
+    return found
+
+
+def policy_of(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of the scale policy that the tags set. Raises AwsError."""
+    try:
+        return policy.from_tags(tags)
+    except InvalidInput as error:
+        raise validation(str(error)) from error
+
+
+def merged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Return both together, ``more`` winning. Raises AwsError beyond the limit."""
+    together = {**tags, **more}
+    if len(together) > MOST_TAGS:
+        raise validation(f"The number of tags ({len(together)}) exceeds the limit of {MOST_TAGS} tags per resource.")
+    return together

@@ -1,0 +1,179 @@
+"""What a request to one of the runtime's routes asks for: who asks, which endpoint, in which form. Nothing is carried out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from standby.domain import access
+from standby.domain.aws import is_component
+from standby.domain.errors import EndpointNotFound, InvalidInput
+from standby.sagemaker.auth import refusals
+from standby.sagemaker.errors import AwsError
+from standby.sagemaker.runtime import answers, forms, routes
+from standby.sagemaker.runtime.answers import Place
+from standby.sagemaker.runtime.components import Components
+from standby.sagemaker.runtime.contract import (
+    Arrival,
+    AsgiScope,
+    Authenticator,
+    ContainerAnswered,
+    Invoker,
+    Receive,
+    Send,
+    Target,
+)
+from standby.sagemaker.runtime.routes import Operation, RuntimeRoute
+
+_BEARER: Final = b"bearer "
+_SAGEMAKER_TOKEN: Final = b"sagemaker-api-key-"
+# Media types under which JSON comes too: curl's and the SDKs' defaults.
+_UNDECLARED: Final = frozenset({b"", b"application/octet-stream", b"application/x-www-form-urlencoded", b"text/plain", b"*/*"})
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes and seconds. ``invocation_s`` and ``stream_s`` count from the moment in which an engine is asked."""
+
+    body_bytes: int
+    serverless_bytes: int
+    invocation_s: float
+    stream_s: float
+
+
+class Request(NamedTuple):
+    """A request as it came; ``place`` learns the tenant once it is known."""
+
+    route: RuntimeRoute
+    arrival: Arrival
+    place: Place
+    headers: dict[bytes, bytes]
+    scope: AsgiScope
+    receive: Receive
+    send: Send
+
+
+class Asked(NamedTuple):
+    """A request that was understood."""
+
+    target: Target
+    payload: dict[str, Any]
+    call: forms.EngineCall
+    body: bytes
+    session: str | None
+
+
+@dataclass(frozen=True)
+class Understanding:
+    """``wall`` gives seconds since the epoch; without an ``authenticator`` only our own bearer keys are known."""
+
+    invoker: Invoker
+    components: Components
+    limits: Limits
+    wall: Callable[[], float]
+    authenticator: Authenticator | None
+
+    async def of(self, request: Request) -> Asked:
+        """Return what is asked, with its body read. Raises AwsError, the domain's errors, ContainerAnswered."""
+        route = request.route
+        tenant, body = await self.caller(request)
+        wished = routes.wishes(route, request.scope["headers"])
+        target = self._find(request, tenant, wished)
+        if body is None:
+            # The endpoint is looked up before the body is read: an unknown name costs nothing.
+            body = await self.invoker.read(request.scope, request.receive, self.limits.body_bytes)
+        if target.serverless and len(body) > self.limits.serverless_bytes:
+            raise answers.too_large(len(body), self.limits.serverless_bytes, "request body")
+        return self._form(request, target, body, wished.session)
+
+    async def caller(self, request: Request) -> tuple[str, bytes | None]:
+        """Return for whom a request acts, and its body where a signature covers it, else None: it is not read yet.
+
+        Raises AwsError and the domain's errors.
+        """
+        scope = request.scope
+        if scope["method"] != "POST":
+            raise InvalidInput(f"{scope['method']} is not possible here", remedy="use POST")
+        body: bytes | None = None
+        authorization = request.headers.get(b"authorization", b"")
+        if authorization[: len(_BEARER)].lower() == _BEARER:
+            tenant = self._bearer(request, authorization[len(_BEARER) :].strip())
+        else:
+            self._may_be_signed(request, authorization)
+            body = await self.invoker.read(scope, request.receive, self.limits.body_bytes)
+            tenant = self._signed(request, body)
+        request.place.tenant = tenant
+        return tenant, body
+
+    def _find(self, request: Request, tenant: str, wished: routes.Wishes) -> Target:
+        endpoint, component = request.route.endpoint, request.route.component or wished.component
+        if is_component(endpoint):
+            routes.check_name(request.route)  # refuses it: a component is asked by its own name
+        try:
+            if component is not None:
+                return self.components.find(tenant, endpoint, component, wished.variant, wished.session)
+            return self.invoker.find(tenant, endpoint, wished.variant, wished.session)
+        except EndpointNotFound:
+            routes.check_name(request.route)
+            raise
+
+    def _bearer(self, request: Request, token: bytes) -> str:
+        if not token.startswith(_SAGEMAKER_TOKEN):
+            return self.invoker.tenant(request.scope)
+        if self.authenticator is None:
+            raise refusals.unknown_client()
+        caller = self.authenticator.authenticate_bearer(token.decode("latin-1"), self.wall())
+        self._may_invoke(request, caller.tenant, caller.arn, caller.scopes)
+        return caller.tenant
+
+    def _may_be_signed(self, request: Request, authorization: bytes) -> None:
+        """Refuse before the body is read what cannot be a signed request of an operation that takes them."""
+        if not authorization and b"X-Amz-Signature=" not in request.scope["query_string"]:
+            raise refusals.missing_token()
+        if request.route.operation is Operation.OPENAI:
+            raise AwsError(
+                "AccessDeniedException", "This route takes bearer tokens, no signatures: send Authorization: Bearer …", 403
+            )
+
+    def _signed(self, request: Request, body: bytes) -> str:
+        if self.authenticator is None:
+            raise refusals.unknown_client()
+        scope = request.scope
+        caller = self.authenticator.authenticate(
+            scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], body, now=self.wall()
+        )
+        self._may_invoke(request, caller.tenant, caller.arn, caller.scopes)
+        return caller.tenant
+
+    def _may_invoke(self, request: Request, tenant: str, arn: str, scopes: Any) -> None:
+        request.place.tenant = tenant
+        if access.Scope.INVOKE not in scopes:
+            action = "InvokeEndpoint" if request.route.operation is Operation.OPENAI else request.route.operation.value
+            raise refusals.denied(arn, f"sagemaker:{action}", request.place.arn)
+
+    def _form(self, request: Request, target: Target, body: bytes, session: str | None) -> Asked:
+        if request.route.operation is Operation.OPENAI:
+            payload = forms.parse_object(body)
+            call = forms.EngineCall(
+                forms.Form.MESSAGES,
+                forms.CHAT_PATH,
+                forms.named(payload, body, target.served_name),
+                payload.get("stream") is True,
+            )
+            return Asked(target, payload, call, body, session)
+        try:
+            payload = forms.parse_object(body)
+            call = forms.engine_call(payload, body, target.served_name)
+        except InvalidInput as error:
+            # A container would say this: what is in a body is between it and the caller.
+            raise _as_container(error, request.headers.get(b"content-type", b"")) from None
+        return Asked(target, payload, call, body, session)
+
+
+def _as_container(error: InvalidInput, content_type: bytes) -> ContainerAnswered:
+    media = content_type.partition(b";")[0].strip().lower()
+    if media in _UNDECLARED or media.endswith((b"/json", b"+json", b"/jsonlines")):
+        return ContainerAnswered(400, str(error).encode())
+    text = f"Unsupported Media Type: {media.decode('latin-1')[:100]}; this model takes JSON only (application/json)"
+    return ContainerAnswered(415, text.encode())
