@@ -22,7 +22,7 @@ import pytest
 import pytest_asyncio
 
 from standby.warm_pool.run_dir import run_dir
-from support.deployment import PARIS, Deployment, deployment, error_of, text_of
+from support.deployment import PARIS, Deployment, aws_error_of, deployment, text_of
 from support.reality import MIB, Reality, alive, assert_clean
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -88,7 +88,7 @@ async def test_a_poisonous_request_takes_its_own_engine_alone(place: Place) -> N
     victims, others = await place.tree("poisoned"), await place.tree("neighbour")
     stream = await place.there.post("/endpoints/neighbour/invocations", {"prompt": "x", "stream": True, "max_tokens": 30})
     await place.there.until(lambda: place.generates("neighbour"), "its stream has begun")
-    error_of(await place.there.invoke("poisoned", poison=True), 502, "engine_died")
+    aws_error_of(await place.there.invoke("poisoned", poison=True), 424, "engine_died")
     assert (await stream.answer()).complete
     assert all(alive(process) for process in others)
     assert text_of(await place.there.invoke("poisoned")) == PARIS
@@ -197,7 +197,7 @@ async def test_an_engine_that_ignores_its_end_while_it_starts(place: Place) -> N
     asking = asyncio.create_task(place.there.invoke("stubborn"))
     await place.there.until(lambda: place.begun("stubborn"), "its process is there")
     await place.delete("stubborn")
-    error_of(await asking, 404, "endpoint_not_found")
+    aws_error_of(await asking, 400, "endpoint_not_found")
 
 
 async def test_an_agent_that_is_told_to_stop_while_an_engine_starts(place: Place) -> None:
@@ -242,7 +242,7 @@ async def test_a_start_that_never_ends_ends_at_its_limit(place: Place) -> None:
     assert "did not load within 1 s and has not moved for " in failures(place, "endless")[0]
     await place.clean(*tree)
     await place.delete("endless")
-    error_of(await asking, 404, "endpoint_not_found")
+    aws_error_of(await asking, 400, "endpoint_not_found")
 
 
 @pytest.mark.parametrize(
@@ -255,8 +255,8 @@ async def test_a_start_that_never_ends_ends_at_its_limit(place: Place) -> None:
 async def test_a_failed_start_names_what_ended_it(place: Place, name: str, number: int, words: str) -> None:
     """SIGKILL and SIGSEGV are in ``test_broken_engine``."""
     await place.endpoint(name, knobs={"fail_start": -number})
-    error = error_of(await place.there.invoke(name), 503, "endpoint_failed")
-    assert words in error["message"]
+    error = aws_error_of(await place.there.invoke(name), 424, "endpoint_failed")
+    assert words in error["Message"]
     assert words in (await place.there.until_status(name, "Failed"))["failure"]["reason"]
     await place.delete(name)
 

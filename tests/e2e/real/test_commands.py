@@ -123,7 +123,7 @@ async def test_an_endpoint_is_asked_shown_and_deleted(shell: Shell) -> None:
     assert {"chat", "InService"} <= set(listed.out.split())
     assert shown["variants"][0]["policy"]["keep_ready"] == 1.0
     assert deleted.out == "endpoint chat is deleted\n"
-    assert gone.err.startswith("error: endpoint 'chat' does not exist")
+    assert gone.err.startswith("error: Endpoint chat of account 000000000000 not found.")
 
 
 async def test_waiting_has_a_limit(shell: Shell) -> None:

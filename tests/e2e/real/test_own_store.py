@@ -10,6 +10,7 @@ from standby.warm_pool.run_dir import run_dir
 from support.real_model import real_model_path
 from support.s3_server import S3Server
 from support.user import PARIS, QUESTION, up
+from support.waiting import until
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
@@ -30,6 +31,12 @@ async def test_a_model_in_a_tenants_own_store_serves(s3: S3Server, folder: Path)
         answered = await shell.standby("invoke", "chat", "--prompt", QUESTION, "--max-tokens", "24", "--temperature", "0")
         cached = await shell.standby("cache", "ls")
         in_use = await shell.standby("cache", "evict", "--model", "smol", "--weights", "same", code=5)
+
+        async def heard() -> bool:
+            """The node says what it holds with its next heart beat."""
+            return "000000000000/smol (same)" in (await shell.standby("nodes")).out
+
+        await until(heard, "the node's record has it")
         held = await shell.standby("nodes")
         (engine,) = run_dir(running.state / "node").glob("chat-*/spec.json")
         logs = "".join(log.read_text() for log in (running.state / "logs").glob("*.log"))

@@ -14,7 +14,7 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from support.deployment import PARIS, Deployment, deployment, error_of, text_of
+from support.deployment import PARIS, Deployment, aws_error_of, deployment, text_of
 from support.reality import Reality, alive, assert_clean
 from support.safetensors_twin import twin_folder
 from support.vllm import needs_vllm, vllm_python
@@ -104,7 +104,7 @@ async def test_any_process_of_an_engine_is_killed(place: Place) -> None:
         await place.there.until(lambda: in_flight(place, VICTIM), "its request is in flight")
         tree[number].kill()
         # A first process that lives on for a moment says in its own words that the one behind it is gone.
-        assert (await asking).status_code == (502 if number == 0 else 500)
+        assert (await asking).status_code == 424
         await place.there.happened(lambda n=failed: place.failures(VICTIM) > n, "its end is seen")  # type: ignore[misc]
         assert await place.ask(VICTIM) == PARIS
         await assert_clean(place.reality, gone=tree)
@@ -149,7 +149,7 @@ async def test_an_engine_that_starts_is_deleted(place: Place) -> None:
     tree = await place.tree("unwanted")
     assert not asking.done()
     await place.there.api("DELETE", "/endpoints/unwanted")
-    error_of(await asking, 404, "endpoint_not_found")
+    aws_error_of(await asking, 400, "endpoint_not_found")
     await assert_clean(place.reality, gone=tree)
 
 
