@@ -178,9 +178,13 @@ async def test_another_specification_takes_over_when_it_is_ready(there: Componen
     await there.rig.model("m2", "s3://models/m2.tar.gz")
     changed = {"ModelName": "m2"}
     await there.call("UpdateInferenceComponent", InferenceComponentName="ic", Specification=changed)
-    told = await there.until_status("InService")
-    assert told["Specification"] == {"ModelName": "m2", "ComputeResourceRequirements": NEEDS}
-    assert told["RuntimeConfig"] == {"DesiredCopyCount": 1, "CurrentCopyCount": 1}
+    wanted = {"ModelName": "m2", "ComputeResourceRequirements": NEEDS}, {"DesiredCopyCount": 1, "CurrentCopyCount": 1}
+
+    async def taken_over() -> bool:
+        told = await there.describe()
+        return told["InferenceComponentStatus"] == "InService" and (told["Specification"], told["RuntimeConfig"]) == wanted
+
+    await until(taken_over, "the new specification serves")
 
 
 async def test_one_that_cannot_start_fails_alone(there: Components) -> None:
