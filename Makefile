@@ -67,34 +67,21 @@ reference: $(DEV) ## Rewrite docs/settings.md, docs/metrics.md and the option ta
 test: $(DEV) ## All tests, against real parts.
 	$(BIN)/python -m pytest $(TEST_ARGS)
 
-$(CLIENTS)/.installed:
-	@echo "installing the AWS CLI, LiteLLM and langchain-aws into $(CLIENTS) …"
-	$(PYTHON) -m venv $(CLIENTS)
-	$(CLIENTS)/bin/python -m pip install --quiet 'awscli==1.46.*' 'litellm==1.110.*' 'langchain-aws==1.9.*'
-	@touch $@
-
-$(SDK2)/.installed:
-	@echo "installing the SageMaker SDK v2 into $(SDK2) …"
-	$(PYTHON) -m venv $(SDK2)
-	$(SDK2)/bin/python -m pip install --quiet 'sagemaker==2.257.*'
-	@touch $@
-
-$(SDK3)/.installed:
-	@echo "installing the SageMaker SDK v3's core into $(SDK3) …"
-	$(PYTHON) -m venv $(SDK3)
-	$(SDK3)/bin/python -m pip install --quiet 'sagemaker-core==2.27.*'
+# Nothing of ours lies beside these.
+$(CLIENTS)/.installed: PACKAGES := 'awscli==1.46.*' 'litellm==1.110.*' 'langchain-aws==1.9.*'
+$(SDK2)/.installed: PACKAGES := 'sagemaker==2.257.*'
+$(SDK3)/.installed: PACKAGES := 'sagemaker-core==2.27.*'
+$(MOTO)/.installed: PACKAGES := 'moto[server]==5.2.*'
+$(CLIENTS)/.installed $(SDK2)/.installed $(SDK3)/.installed $(MOTO)/.installed:
+	@echo "installing $(PACKAGES) into $(@D) …"
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet $(PACKAGES)
 	@touch $@
 
 conformance-clients: $(CLIENTS)/.installed $(SDK2)/.installed $(SDK3)/.installed ## AWS's clients in environments of their own (1.5 GB, 3 min).
 
 conformance: $(DEV) conformance-clients ## AWS's unmodified clients, and every check of the SageMaker surface.
 	$(BIN)/python -m pytest tests/conformance $(TEST_ARGS)
-
-$(MOTO)/.installed:
-	@echo "installing moto's server into $(MOTO) …"
-	$(PYTHON) -m venv $(MOTO)
-	$(MOTO)/bin/python -m pip install --quiet 'moto[server]==5.2.*'
-	@touch $@
 
 bench-control: $(DEV) $(MOTO)/.installed ## The control plane beside moto's server; 10,000 endpoints of 100 tenants.
 	$(BIN)/python tests/benchmarks/bench_control.py $(BENCH_ARGS)

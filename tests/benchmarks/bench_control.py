@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import statistics
 import sys
 import tempfile
@@ -31,20 +30,16 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from standby.artifacts.local_s3 import free_ports
 from support import control_crowd
 from support.aws_user import TINY, aws_place
+from support.bench_figures import percentile
 from support.signed import NOW, World, signed
 
 LOAD = Path(__file__).parents[1] / "support" / "control_load.py"
 GOALS = {"ratio_to_moto": 3.0, "sigv4_cpu_us": 150.0, "list_ms": 20.0, "rss_mb": 150.0, "start_s": 5.0}
 SIGNATURES = 5000
 TOLD = ("per_s", "p50_ms", "p99_ms", "client_cpu_ms")
-
-
-def percentile(values: list[float], share: float) -> float:
-    """Return the value below which ``share`` of the values lie (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 async def load(
@@ -89,8 +84,7 @@ async def load(
 @asynccontextmanager
 async def moto(program: str, folder: Path) -> AsyncIterator[str]:
     """Run moto's server; yield its address."""
-    with socket.create_server(("127.0.0.1", 0)) as reserved:
-        port = reserved.getsockname()[1]
+    (port,) = free_ports(1)
     with (folder / "moto.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(program, "-H", "127.0.0.1", "-p", str(port), stdout=log, stderr=log)
     url = f"http://127.0.0.1:{port}"
@@ -176,11 +170,7 @@ async def run(folder: Path, arguments: argparse.Namespace) -> bool:
         "ratio_to_moto": round(ours["per_s"] / theirs["per_s"], 2),
         "sigv4_cpu_us": round(signature, 1),
         **crowd,
-        **{
-            f"{name}_{what}": round(one[what], 2)
-            for name, one in found.items()
-            for what in ("per_s", "p50_ms", "p99_ms", "client_cpu_ms")
-        },
+        **{f"{name}_{what}": round(one[what], 2) for name, one in found.items() for what in TOLD},
         "workers": arguments.workers,
     }
     met = show(figures, found)

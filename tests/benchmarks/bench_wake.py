@@ -32,17 +32,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from standby.cli.demo.caller import Caller
 from standby.cli.stack import StackOptions, running
 from standby.cli.state import StateDir
+from support.bench_figures import percentile
 from support.real_model import real_model_path
 
 ENDPOINT = "bench"
 POLICY = {"keep_ready": "150ms", "keep_asleep": "1h", "slots": 2}
 LIMITS = {"wake_call_p50_ms": 5.0, "wake_call_p99_ms": 20.0}
-
-
-def percentile(values: list[float], share: float) -> float:
-    """Return the value below which ``share`` of the values lie (nearest rank)."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 class Events:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import boto3
-import httpx
 import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
@@ -147,13 +146,6 @@ class AwsPlace:
         user = AwsUser(url, key, account)
         self._users.append(user)
         return user
-
-    async def bearer(self, account: str, name: str) -> httpx.AsyncClient:
-        """Return a client with a bearer key of an account."""
-        made = await self.up.call("POST", "/keys", {"name": name, "tenant": account})
-        return httpx.AsyncClient(
-            base_url=self.up.url, headers={"authorization": f"Bearer {made['key']}"}, trust_env=False, timeout=60
-        )
 
     async def script(self, name: str, /, *, python: Path = CLIENTS / "python", **parameters: object) -> Any:
         """Run ``tests/support/clients/{name}.py`` as its own user would, and return the JSON that it prints."""

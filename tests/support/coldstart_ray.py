@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from standby.artifacts.local_s3 import free_ports
 from standby.runtime.engines.child_protocol import PARENT_VARIABLE, READY_FD_VARIABLE
 from standby.runtime.engines.llama_cpp_child import ChildSpec
 from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
@@ -66,7 +67,7 @@ async def ray_serve(python: Path, folder: Path, prompts: Iterator[str]) -> Async
     """Yield the peer; all of Ray is gone at the end. Raises StartFailedError."""
     log = folder / "ray.log"
     ours, theirs = socket.socketpair()
-    port = _free_port()
+    (port,) = free_ports(1)
     asked = {
         "folder": str(folder),
         "temporary": str(folder / "ray"),
@@ -107,9 +108,3 @@ def _engine_spec() -> dict[str, Any]:
     return asdict(
         ChildSpec(socket="", model_files=model, served_name=SERVED, slots=SLOTS, **LlamaCppOptions.parse({}).model_dump())
     )
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -59,11 +59,7 @@ def _cleared(endpoint: EndpointView) -> bool:
 
 
 def _worst(failed: Sequence[Placed]) -> Failure | None:
-    failures = [
-        p.instance.record.failure.model_copy(update={"variant": p.assignment.variant})
-        for p in failed
-        if p.instance is not None and p.instance.record.failure
-    ]
+    failures = [failure for placed in failed if (failure := placed.failure) is not None]
     if failures:
         return max(failures, key=lambda failure: (failure.attempts, failure.at))
     return Failure(reason="the instance failed without saying why") if failed else None

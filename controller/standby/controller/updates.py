@@ -47,11 +47,8 @@ class Arrival:
 
 def failed_for_good(placed: Sequence[Placed]) -> Failure | None:
     """Return why one of the instances does not start, once that is certain."""
-    for one in placed:
-        failure = None if one.instance is None or not one.failed else one.instance.record.failure
-        if failure is not None and failure.attempts >= GIVE_UP_AFTER:
-            return failure.model_copy(update={"variant": one.assignment.variant})
-    return None
+    failures = (one.failure for one in placed if one.failed)
+    return next((one for one in failures if one is not None and one.attempts >= GIVE_UP_AFTER), None)
 
 
 def needed(served: Served, endpoint: EndpointView, now: float, *, active: bool) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from standby.domain.assignment import Assignment
-from standby.domain.endpoint import NO_MEMORY, Endpoint, EndpointConfig, EndpointStatus, Variant
+from standby.domain.endpoint import NO_MEMORY, Endpoint, EndpointConfig, EndpointStatus, Failure, Variant
 from standby.domain.instance import HAS_PROCESS, Instance, InstanceState, Rung
 from standby.domain.model import EngineKind, Model
 from standby.domain.node import Device, DeviceKind, Node
@@ -231,6 +231,12 @@ class Placed:
     def failed(self) -> bool:
         """Its node could not bring it up; want of memory for a few seconds is no failure, for longer it is one."""
         return self.instance is not None and (self.instance.failed or (self.wants_ready and self.instance.refused))
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why, in its node's words, told of its variant."""
+        failure = None if self.instance is None else self.instance.record.failure
+        return None if failure is None else failure.model_copy(update={"variant": self.assignment.variant})
 
     @property
     def busy(self) -> bool:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from standby.domain.errors import SourceUnreachable
+from standby.domain.model import SourceOptions
 
 if TYPE_CHECKING:
     from obstore.store import S3Credential
@@ -26,6 +27,18 @@ class Credentials:
     access_key: str
     secret_key: str = field(repr=False)
     session_token: str | None = field(default=None, repr=False)
+
+
+def require_opened(credentials: Credentials | None, options: SourceOptions, purpose: str) -> None:
+    """Raise SourceUnreachable where ``options`` name stored credentials and none are given; ``purpose`` begins the message.
+
+    Never the process's own keys instead: they may open what the tenant's do not.
+    """
+    if options.credentials is not None and credentials is None:
+        raise SourceUnreachable(
+            f"{purpose} with the stored credentials {options.credentials!r}, which were not opened here",
+            remedy=f"store the credentials {options.credentials!r} again",
+        )
 
 
 class FixedKeys:

@@ -7,11 +7,10 @@ from typing import Protocol
 
 from typing_extensions import Buffer
 
-from standby.artifacts.credentials import Credentials
+from standby.artifacts.credentials import Credentials, require_opened
 from standby.artifacts.files import FileSource
 from standby.artifacts.location import parse_file, parse_s3, scheme_of
 from standby.artifacts.s3 import S3Source
-from standby.domain.errors import SourceUnreachable
 from standby.domain.model import ObjectRef, SourceOptions
 
 
@@ -68,12 +67,7 @@ def open_source(
     ``credentials`` win; else ``environment`` holds them, else they are found as the AWS SDK finds them. Raises
     InvalidInput; SourceUnreachable when ``options`` name stored credentials and none are given.
     """
-    if options.credentials is not None and credentials is None:
-        # Never with the process's own keys instead: they may open what the tenant's do not.
-        raise SourceUnreachable(
-            f"{uri!r} is to be read with the stored credentials {options.credentials!r}, which were not opened here",
-            remedy=f"store the credentials {options.credentials!r} again",
-        )
+    require_opened(credentials, options, f"{uri!r} is to be read")
     if scheme_of(uri) == "s3":
         return S3Source(parse_s3(uri), options, environment=environment, credentials=credentials)
     return FileSource(parse_file(uri), options)

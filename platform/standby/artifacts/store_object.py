@@ -9,10 +9,10 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import S3Store
 
-from standby.artifacts.credentials import Credentials
+from standby.artifacts.credentials import Credentials, require_opened
 from standby.artifacts.location import parse_s3
 from standby.artifacts.s3 import S3Source
-from standby.domain.errors import InvalidInput, PayloadTooLarge, SourceUnreachable
+from standby.domain.errors import InvalidInput, PayloadTooLarge
 from standby.domain.model import SourceOptions
 
 MARK: Final = "standby-request"
@@ -49,12 +49,7 @@ def open_object(
     """
     if not uri.startswith("s3://") or uri.endswith("/"):
         raise InvalidInput(f"{uri[:200]!r} names no object in S3", remedy="write s3://bucket/key")
-    if options.credentials is not None and credentials is None:
-        # Never with the process's own keys instead: they may open what the tenant's do not.
-        raise SourceUnreachable(
-            f"{uri[:200]!r} is to be opened with the stored credentials {options.credentials!r}, which were not opened here",
-            remedy=f"store the credentials {options.credentials!r} again",
-        )
+    require_opened(credentials, options, f"{uri[:200]!r} is to be opened")
     return S3Object(parse_s3(uri), options, environment=environment, credentials=credentials)
 
 

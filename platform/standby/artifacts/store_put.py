@@ -15,7 +15,7 @@ from obstore.exceptions import AlreadyExistsError, PreconditionError
 from obstore.store import S3Store
 
 from standby.artifacts import volume
-from standby.artifacts.credentials import Credentials
+from standby.artifacts.credentials import Credentials, require_opened
 from standby.artifacts.crew import uninterrupted
 from standby.artifacts.location import parse_file, parse_s3, scheme_of
 from standby.artifacts.s3 import S3Source
@@ -52,12 +52,7 @@ def open_sink(
     """
     if uri.endswith("/"):
         raise InvalidInput(f"{uri!r} names a folder, and an object is to be written", remedy="name the object itself")
-    if options.credentials is not None and credentials is None:
-        # Never with the process's own keys instead: they may write where the tenant's do not.
-        raise SourceUnreachable(
-            f"{uri!r} is to be written with the stored credentials {options.credentials!r}, which were not opened here",
-            remedy=f"store the credentials {options.credentials!r} again",
-        )
+    require_opened(credentials, options, f"{uri!r} is to be written")
     if scheme_of(uri) == "s3":
         return S3Sink(parse_s3(uri), options, environment=environment, credentials=credentials)
     return FileSink(parse_file(uri))

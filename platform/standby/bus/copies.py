@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from standby.bus.tables import Entry, R
+from standby.bus.tables import Entry, R, Table
+from standby.domain.errors import RevisionConflict
 
 _VISIBLE_WITHIN_S: Final = 1.0
 _FIRST_STEP_S: Final = 0.0005
@@ -41,3 +42,14 @@ async def visible(copy: Copy[R], record_key: str, revision: int | None, *, was_t
         await asyncio.sleep(step)
         waited += step
         step = min(step * 2, _LAST_STEP_S)
+
+
+async def updated(copy: Copy[R], table: Table[R], entry: Entry[R], value: R) -> bool:
+    """Write a record and wait until the copy shows it; False where the record is not at the entry's revision any more."""
+    was_there = entry.key in copy.entries
+    try:
+        revision = await table.update(entry.key, value, entry.revision)
+    except RevisionConflict:
+        return False
+    await visible(copy, entry.key, revision, was_there=was_there)
+    return True

@@ -6,9 +6,7 @@ items at work over all processes. That it has work is seen in the stream's own c
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -17,24 +15,22 @@ from nats.js import api
 
 from standby.bus import subjects
 from standby.bus.connection import Bus
-from standby.bus.queue import MESSAGE_ID_HEADER, Worker, WorkHandler, consumer_config
+from standby.bus.queue import MESSAGE_ID_HEADER, Worker, WorkHandler
 from standby.bus.streams import ensure_stream
 from standby.bus.tables import check_key
-from standby.domain.errors import BusUnavailable, QueueFull
-
-log = logging.getLogger(__name__)
+from standby.domain.errors import QueueFull
 
 # JSStreamStoreFailedF: what the server answers when a stream that discards nothing is full.
 STORE_FAILED: Final = 10077
 FULL_RETRY_S: Final = 5.0
-PAUSE_S: Final = 0.25
 
 
 class Lanes:
     """A queue by name, its items kept until one worker has said that they are done; any number of processes put and work.
 
-    Delivery is at least once. A second ``put`` of an id within ``dedupe_s`` seconds is one item. ``ack_wait``: seconds after
-    which a silent worker loses its items. ``max_bytes`` bounds all lanes together.
+    Delivery is at least once: handlers must be idempotent by ``WorkItem.id``. A second ``put`` of an id within ``dedupe_s``
+    seconds is one item. ``ack_wait``: seconds after which a silent worker loses its items. ``max_bytes`` bounds all lanes
+    together.
     """
 
     def __init__(self, bus: Bus, name: str, *, max_bytes: int = 2**30, ack_wait: float = 10.0, dedupe_s: float = 600.0) -> None:
@@ -97,13 +93,6 @@ class Lanes:
             await self.open()
             await self.limit(lane, everywhere())
 
-        while True:
-            try:
-                await self.limit(lane, everywhere())
-                break
-            except BusUnavailable as error:
-                log.warning("queue %s: %s", self._name, error.message)
-                await asyncio.sleep(PAUSE_S)
         worker = Worker(self._bus, f"{self._name}.{lane}", self._stream, _consumer(lane), self._ack_wait, reopen)
         await worker.run(handler, at_once=at_once)
 
@@ -117,8 +106,15 @@ class Lanes:
         """Open a lane, or change how many of its items may be at work over all processes. Raises BusUnavailable."""
         subject = subjects.work_subject(self._name, check_key(lane))
         async with self._bus.asking(f"open lane {lane}"):
+            # One durable name for all workers: reconnecting ones find it again instead of leaving another behind.
             await self._bus.jetstream.add_consumer(
-                self._stream, consumer_config(_consumer(lane), self._ack_wait, subject, everywhere)
+                self._stream,
+                durable_name=_consumer(lane),
+                ack_policy=api.AckPolicy.EXPLICIT,
+                ack_wait=self._ack_wait,
+                max_deliver=-1,
+                filter_subject=subject,
+                max_ack_pending=everywhere,
             )
 
 

@@ -1,4 +1,4 @@
-"""A work queue: each item is kept until one worker has said that it is done."""
+"""The worker of a queue: each item is kept until one worker has said that it is done."""
 
 from __future__ import annotations
 
@@ -12,21 +12,16 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 import nats.errors
-import nats.js.errors
 from nats.aio.msg import Msg
-from nats.js import JetStreamContext, api
+from nats.js import JetStreamContext
 
-from standby.bus import subjects
 from standby.bus.connection import Bus
-from standby.bus.streams import ensure_stream
-from standby.bus.tables import check_key
 from standby.domain.errors import BusUnavailable
 from standby.host import tasks as host_tasks
 
 log = logging.getLogger(__name__)
 
 MESSAGE_ID_HEADER: Final = "Nats-Msg-Id"
-CONSUMER: Final = "workers"
 # Short, because a pull request that was under way when the server went is never answered.
 FETCH_S: Final = 2.0
 PAUSE_S: Final = 0.25
@@ -54,73 +49,11 @@ class WorkItem:
 WorkHandler: TypeAlias = Callable[[WorkItem], Awaitable[Verdict]]
 
 
-class WorkQueue:
-    """A queue by name; any number of processes put and consume.
-
-    Delivery is at least once: handlers must be idempotent by ``WorkItem.id``. A second ``put`` of an id within
-    ``dedupe_s`` seconds is one item. ``ack_wait`` is how long a silent worker keeps an item; a working one renews it at
-    each third.
-    """
-
-    def __init__(self, bus: Bus, name: str, *, ack_wait: float = 30.0, dedupe_s: float = 600.0) -> None:
-        self._bus = bus
-        self._name = check_key(name)
-        self._ack_wait = ack_wait
-        self._dedupe_s = dedupe_s
-        self._stream = subjects.work_stream(name)
-
-    async def open(self) -> None:
-        """Make the stream and its one durable consumer where they are missing. Raises BusUnavailable."""
-        await ensure_stream(
-            self._bus,
-            api.StreamConfig(
-                name=self._stream,
-                subjects=[subjects.work_subject(self._name, ">")],
-                retention=api.RetentionPolicy.WORK_QUEUE,
-                storage=api.StorageType.FILE,
-                num_replicas=self._bus.settings.nats_replicas,
-                duplicate_window=self._dedupe_s,
-            ),
-        )
-        async with self._bus.asking(f"open queue {self._name}"):
-            # One durable name for all workers: reconnecting ones find it again instead of leaving another behind.
-            await self._bus.jetstream.add_consumer(self._stream, consumer_config(CONSUMER, self._ack_wait))
-
-    async def put(self, item: str, payload: bytes) -> bool:
-        """Store an item; return False if this id was there already.
-
-        Raises BusUnavailable with the outcome unknown: put it again under the same id.
-        """
-        async with self._bus.asking(f"put {item} into queue {self._name}"):
-            ack = await self._bus.jetstream.publish(
-                subjects.work_subject(self._name, check_key(item)), payload, headers={MESSAGE_ID_HEADER: item}
-            )
-        return not ack.duplicate
-
-    async def depth(self) -> int:
-        """Items that are not done yet, those being worked on included. Raises BusUnavailable."""
-        async with self._bus.asking(f"measure queue {self._name}"):
-            return (await self._bus.jetstream.stream_info(self._stream)).state.messages
-
-    async def consume(self, handler: WorkHandler, *, at_once: int = 1) -> None:
-        """Work on items until cancelled, at most ``at_once`` together; see ``Worker.run``."""
-        await Worker(self._bus, self._name, self._stream, CONSUMER, self._ack_wait, self.open).run(handler, at_once=at_once)
-
-
-def consumer_config(name: str, ack_wait: float, subject: str | None = None, most: int | None = None) -> api.ConsumerConfig:
-    """Return the configuration of a durable consumer: of all items, or of one ``subject``, ``most`` at work at once."""
-    return api.ConsumerConfig(
-        durable_name=name,
-        ack_policy=api.AckPolicy.EXPLICIT,
-        ack_wait=ack_wait,
-        max_deliver=-1,
-        filter_subject=subject,
-        max_ack_pending=most,
-    )
-
-
 class Worker:
-    """Takes items from one durable consumer; ``reopen`` makes it again where the server's store was lost."""
+    """Takes items from one durable consumer; ``reopen`` makes it where it is missing.
+
+    ``ack_wait`` is how many seconds a silent worker keeps an item; a working one renews it at each third.
+    """
 
     def __init__(
         self,
@@ -138,7 +71,7 @@ class Worker:
         self._ack_wait = ack_wait
         self._reopen = reopen
 
-    async def run(self, handler: WorkHandler, *, at_once: int = 1) -> None:
+    async def run(self, handler: WorkHandler, *, at_once: int) -> None:
         """Work on items until cancelled, at most ``at_once`` together; survives the server's restarts.
 
         ``DONE`` removes an item, ``REJECT`` removes it as hopeless, ``RETRY`` or an exception gives it back with a delay that
@@ -148,11 +81,12 @@ class Worker:
         async with asyncio.TaskGroup() as workers:
             while True:
                 try:
+                    # Each time: it may have been lost with the server's store.
+                    await self._reopen()
                     await self._pull(handler, workers, free)
                 except BusUnavailable as error:
                     log.warning("queue %s: %s", self._name, error.message)
                     await asyncio.sleep(PAUSE_S)
-                    await self._open_again()
 
     # ---- inside ----------------------------------------------------------------------------------------
 
@@ -230,8 +164,3 @@ class Worker:
                     log.warning("queue %s: item comes again: %s", self._name, error.message)
                     return
                 await asyncio.sleep(PAUSE_S)
-
-    async def _open_again(self) -> None:
-        """The stream may have been lost with the server's store."""
-        with contextlib.suppress(BusUnavailable):
-            await self._reopen()

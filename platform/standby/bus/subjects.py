@@ -90,9 +90,9 @@ def changed_subject(bucket: str, key: str) -> str:
     return f"{CHANGED}.{bucket}.{key}"
 
 
-def work_subject(queue: str, item: str) -> str:
-    """Where an item of a work queue is put; ``item`` may be ``>``."""
-    return f"{WORK}.{queue}.{item}"
+def work_subject(queue: str, lane: str) -> str:
+    """Where the items of a lane of a work queue are put; ``lane`` may be ``>``."""
+    return f"{WORK}.{queue}.{lane}"
 
 
 def work_stream(queue: str) -> str:

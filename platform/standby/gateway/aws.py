@@ -7,9 +7,7 @@ from functools import partial
 
 from standby.bus.lanes import Lanes
 from standby.bus.mirror import Mirror
-from standby.domain.access import Quotas
 from standby.gateway.api.context import ApiContext
-from standby.gateway.audit import Audit
 from standby.gateway.authn import authenticator_of
 from standby.gateway.dataplane import RuntimeOptions
 from standby.gateway.directory import Directory
@@ -32,7 +30,7 @@ class AwsSide:
     def __init__(self, api: ApiContext, directory: Directory, settings: GatewaySettings) -> None:
         self._api = api
         self._settings = settings
-        self._audit = Audit(api.events.publish, api.source, api.now)
+        self._audit = api.audit
         self.resources = Mirror(api.tables.aws)
         self._records = Records(
             api.tables,
@@ -108,7 +106,7 @@ class AwsSide:
         context = ControlContext(
             records=self._records,
             background=self._background,
-            quotas=self._quotas,
+            quotas=self._api.quotas,
             pager=Pager(self._api.pepper),
             region=self._api.region,
             strict=self._settings.aws_strict,
@@ -121,7 +119,3 @@ class AwsSide:
             self._audit.control,
             self._api.now,
         )
-
-    def _quotas(self, tenant: str) -> Quotas:
-        entry = self._api.copies.tenants.entries.get(tenant)
-        return Quotas() if entry is None else entry.value.quotas

@@ -117,7 +117,7 @@ class Directory:
     def key_age(self) -> float:
         """Return the seconds since the copies of keys and tenants were last confirmed, the oldest one's."""
         now = self.monotonic()
-        return max(mirror.staleness(now) for mirror in (self.key_mirror, self.tenants, self.access_keys))
+        return max(self.key_mirror.staleness(now), self.tenants.staleness(now), self.access_keys.staleness(now))
 
     # ---- look-ups on the data path -----------------------------------------------------------------------------
 

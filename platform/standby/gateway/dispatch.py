@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -164,7 +164,7 @@ class Dispatcher:
                 return outcome[1]
             again = True
 
-    async def _acquire(self, work: _Work, *, again: bool) -> Grant:
+    def _acquire(self, work: _Work, *, again: bool) -> Awaitable[Grant]:
         desk, arrival = work.desk, work.arrival
         if not desk.has_ready and self.bus_away() > BUS_PATIENCE_S:
             raise BusUnavailable(
@@ -172,7 +172,7 @@ class Dispatcher:
                 remedy="retry later",
                 retry_after_s=BUS_PATIENCE_S,
             )
-        return await desk.acquire(
+        return desk.acquire(
             arrived=arrival.arrived,
             arrived_at=arrival.arrived_at,
             body_bytes=len(work.job.body),

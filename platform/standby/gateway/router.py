@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -28,7 +29,8 @@ def choose(candidates: Iterable[Candidate], now: float, ticket: int) -> Choice:
 
     ``ticket`` is any growing number: it rotates between equals, so that ties do not all fall on one instance.
     """
-    usable: list[Candidate] = []
+    least = math.inf
+    equals: list[Candidate] = []
     next_unblock: float | None = None
     full = 0
     for candidate in candidates:
@@ -36,11 +38,11 @@ def choose(candidates: Iterable[Candidate], now: float, ticket: int) -> Choice:
             full += 1
         elif candidate.blocked_until > now:
             next_unblock = candidate.blocked_until if next_unblock is None else min(next_unblock, candidate.blocked_until)
-        else:
-            usable.append(candidate)
-    if not usable:
+        elif (load := candidate.outstanding / candidate.slots) < least:
+            least, equals = load, [candidate]
+        elif load == least:
+            equals.append(candidate)
+    if not equals:
         return Choice(None, f"no free slot: {full} full, next unblock {next_unblock}", next_unblock)
-    least = min(candidate.outstanding / candidate.slots for candidate in usable)
-    equals = [candidate for candidate in usable if candidate.outstanding / candidate.slots == least]
     chosen = equals[ticket % len(equals)]
     return Choice(chosen.instance, f"least outstanding: {chosen.outstanding} of {chosen.slots} slots")

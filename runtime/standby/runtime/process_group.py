@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Sequence
 from typing import Final
 
 from standby.domain.errors import EngineError
@@ -48,26 +49,15 @@ async def kill_members(mark: str, *, group: int | None = None, limit_s: float = 
     killed: list[int] = []
     deadline = asyncio.get_running_loop().time() + limit_s
     while alive := members(mark, group=group):
-        handles = [handle for stat in alive if (handle := _open(stat)) is not None]
         try:
-            for handle in handles:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(handle, signal.SIGKILL)
-            await asyncio.wait_for(
-                asyncio.gather(*(wait_readable(handle) for handle in handles)),
-                deadline - asyncio.get_running_loop().time(),
-            )
+            await _kill(alive, deadline - asyncio.get_running_loop().time())
         except TimeoutError as error:
             stuck = ", ".join(f"{stat.pid} (state {stat.state})" for stat in members(mark, group=group))
             raise EngineError(
                 f"processes {stuck} of the engine did not end within {limit_s:g} s of SIGKILL",
                 remedy="they hang in the kernel; look at the disk or the device they use",
             ) from error
-        finally:
-            for handle in handles:
-                os.close(handle)
         killed.extend(stat.pid for stat in alive)
-        bury(alive)
     return tuple(killed)
 
 
@@ -78,22 +68,28 @@ async def bury_strays(group: int, *, limit_s: float = KILL_LIMIT_S) -> None:
     waited for; EngineError when that takes longer than ``limit_s``.
     """
     strays = strays_of(group)
-    handles = [handle for stat in strays if (handle := _open(stat)) is not None]
     try:
-        for handle in handles:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        await asyncio.wait_for(asyncio.gather(*(wait_readable(handle) for handle in handles)), limit_s)
+        await _kill(strays, limit_s)
     except TimeoutError as error:
         stuck = ", ".join(str(stat.pid) for stat in strays_of(group))
         raise EngineError(
             f"processes {stuck} of the engine look ended and did not end within {limit_s:g} s",
             remedy="they hang in the kernel; look at the disk or the device they use",
         ) from error
+
+
+async def _kill(stats: Sequence[ProcessStat], limit_s: float) -> None:
+    """Send SIGKILL to exactly these processes, wait until all have ended, and bury those that are ours. Raises TimeoutError."""
+    handles = [handle for stat in stats if (handle := _open(stat)) is not None]
+    try:
+        for handle in handles:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        await asyncio.wait_for(asyncio.gather(*(wait_readable(handle) for handle in handles)), limit_s)
     finally:
         for handle in handles:
             os.close(handle)
-    bury(strays)
+    bury(stats)
 
 
 async def wait_readable(descriptor: int) -> None:

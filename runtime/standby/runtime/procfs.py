@@ -126,6 +126,12 @@ def proportional(pid: int) -> int | None:
     return int(found.split()[1]) * 1024 if found else None
 
 
+def held(pid: int) -> int:
+    """Return the memory of ``pid`` in bytes: its share of what it shares, or all resident pages where that may not be read."""
+    share = proportional(pid)
+    return resident(pid).total if share is None else share
+
+
 class _CachestatRange(ctypes.Structure):
     _fields_ = (("offset", ctypes.c_uint64), ("length", ctypes.c_uint64))
 

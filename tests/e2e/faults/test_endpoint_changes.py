@@ -73,12 +73,7 @@ async def records(there: Deployment) -> AsyncIterator[Records]:
 async def variants(there: Deployment, name: str, *wanted: Mapping[str, Any]) -> None:
     """Create an endpoint of several variants, known to both gateways."""
     await there.api("POST", "/endpoints", {"name": name, "variants": list(wanted)})
-    await there.until(lambda: _known(there, name), f"gateway 1 knows {name}")
-
-
-async def _known(there: Deployment, name: str) -> bool:
-    answer = await there.call("GET", f"/api/v1/endpoints/{name}", gateway=1)
-    return answer.status_code == 200 and bool(answer.json()["variants"])
+    await there.until(lambda: there.knows(name, 1), f"gateway 1 knows {name}")
 
 
 async def model(there: Deployment, name: str, **knobs: str | float | bool) -> str:
@@ -105,7 +100,7 @@ async def test_over_two_gateways_exactly_as_many_run_as_the_limit_allows(there: 
         "/endpoints",
         {"name": "limited", "model": slow, "concurrency_limit": 3, "policy": {"slots": 3, "max_cold_wait": 20}},
     )
-    await there.until(lambda: _known(there, "limited"), "gateway 1 knows limited")
+    await there.until(lambda: there.knows("limited", 1), "gateway 1 knows limited")
     assert verdicts(await burst(there, "limited", 9)) == {200: 3, "throttled": 6}
     assert verdicts(await burst(there, "limited", 9)) == {200: 3, "throttled": 6}
     for limit in (2, 5):
@@ -175,7 +170,7 @@ async def test_an_update_under_load_fails_nobody(there: Deployment, records: Rec
     old = await model(there, f"{name}-old", token_delay_ms=5)
     new = await model(there, f"{name}-new", token_delay_ms=5, start_delay_s=0.5)
     await there.api("POST", "/endpoints", {"name": name, "model": old, "policy": {"slots": 4}})
-    await there.until(lambda: _known(there, name), f"gateway 1 knows {name}")
+    await there.until(lambda: there.knows(name, 1), f"gateway 1 knows {name}")
     await there.warm(name)
     load = Load(there, name, Counter())
     async with asyncio.TaskGroup() as group:
@@ -209,7 +204,7 @@ async def test_an_update_whose_engine_does_not_start_is_rolled_back_and_nobody_n
     old = await model(there, "stays", token_delay_ms=5)
     broken = await model(there, "broken", fail_start=3)
     await there.api("POST", "/endpoints", {"name": "steady", "model": old, "policy": {"slots": 4}})
-    await there.until(lambda: _known(there, "steady"), "gateway 1 knows steady")
+    await there.until(lambda: there.knows("steady", 1), "gateway 1 knows steady")
     await there.warm("steady")
     load = Load(there, "steady", Counter())
     async with asyncio.TaskGroup() as group:
@@ -220,7 +215,7 @@ async def test_an_update_whose_engine_does_not_start_is_rolled_back_and_nobody_n
         load.stopping = True
     assert (settled.config, settled.status) == ("steady-1", EndpointStatus.IN_SERVICE)
     assert settled.update_failure is not None
-    assert "3" in settled.update_failure.reason
+    assert "code 3" in settled.update_failure.reason
     assert set(load.answers) == {"stays"}
     await there.until(lambda: _one_instance(there, "steady", "AllTraffic"), "what failed is gone")
 

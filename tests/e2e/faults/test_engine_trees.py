@@ -22,32 +22,22 @@ import pytest
 import pytest_asyncio
 
 from standby.warm_pool.run_dir import run_dir
-from support.deployment import PARIS, Deployment, aws_error_of, deployment, text_of
-from support.reality import MIB, Reality, alive, assert_clean
+from support.deployment import PARIS, aws_error_of, deployment, text_of
+from support.engine_place import EnginePlace
+from support.reality import MIB, alive, assert_clean
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 SIZE_MB = 128
 
 
-class Place:
-    """The deployment, and what is really there of it."""
-
-    def __init__(self, there: Deployment) -> None:
-        root = there.stack.options.state.root
-        self.there = there
-        self.reality = Reality(root / "node", root, lambda path: there.api("GET", path))
+class Place(EnginePlace):
+    """The engines' claims are known."""
 
     async def endpoint(self, name: str, *, memory_mb: int = SIZE_MB, **options: Any) -> str:
         """Create an endpoint whose claim is known: the ledger must be exact."""
         self.reality.promised[name] = memory_mb * MIB
         return await self.there.endpoint(name, memory_mb=memory_mb, **options)
-
-    async def tree(self, endpoint: str) -> list[psutil.Process]:
-        """The processes of the endpoint's only engine, the first one first."""
-        instance = await self.there.instance(endpoint)
-        assert instance is not None
-        return self.reality.tree(instance["id"])
 
     async def clean(self, *gone: psutil.Process) -> None:
         await assert_clean(self.reality, gone=gone)
@@ -64,11 +54,6 @@ class Place:
     async def generates(self, endpoint: str) -> bool:
         """Whether the endpoint's engine has begun to work on a request."""
         return (await self.there.stats(endpoint))["active"] == 1
-
-    async def begun(self, endpoint: str) -> bool:
-        """Whether the process of the endpoint's only engine is there."""
-        instance = await self.there.instance(endpoint)
-        return any(one.instance == (instance or {}).get("id") and one.pid for one in self.reality.records())
 
     async def gone(self, endpoint: str) -> bool:
         return (await self.there.call("GET", f"/api/v1/endpoints/{endpoint}")).status_code == 404
@@ -157,7 +142,7 @@ async def test_a_killed_agent_leaves_nothing_of_any_engine(place: Place) -> None
     place.there.kill("node")
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-    await place.there.until(lambda: another_agent(place, boot), "the next agent is there")
+    await place.there.until(lambda: place.another_agent(boot), "the next agent is there")
     await place.clean(*before)
     answers = await asyncio.gather(*(place.there.invoke(name) for name in ("sleeper", "server", "worker")))
     assert [text_of(answer) for answer in answers] == [PARIS] * 3
@@ -168,10 +153,6 @@ def leave_a_socket(folder: Path) -> None:
     folder.mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "engine.sock"))
-
-
-async def another_agent(place: Place, boot: str) -> bool:
-    return bool((await place.reality.node())["boot_id"] != boot)
 
 
 async def test_sigterm_while_it_starts(place: Place) -> None:
@@ -192,7 +173,7 @@ async def test_sigterm_while_it_starts(place: Place) -> None:
 
 
 async def test_an_engine_that_ignores_its_end_while_it_starts(place: Place) -> None:
-    """Deleted while it starts; and the agent told to stop while another one does."""
+    """It is deleted while it starts: nothing of it is left, and its caller is told."""
     await place.endpoint("stubborn", knobs={"start_delay_s": 600, "ignore_term": True, "spawn_child": True})
     asking = asyncio.create_task(place.there.invoke("stubborn"))
     await place.there.until(lambda: place.begun("stubborn"), "its process is there")
@@ -207,7 +188,7 @@ async def test_an_agent_that_is_told_to_stop_while_an_engine_starts(place: Place
     await place.there.until(lambda: place.begun("waiting"), "its process is there")
     before, boot = place.reality.all_processes(), (await place.reality.node())["boot_id"]
     place.there.stack.children["node"].restart()
-    await place.there.until(lambda: another_agent(place, boot), "the next agent is there")
+    await place.there.until(lambda: place.another_agent(boot), "the next agent is there")
     await place.clean(*before)
     assert place.there.stack.children["node"].last_code == 0
     assert text_of(await asking) == PARIS

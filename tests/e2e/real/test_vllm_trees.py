@@ -14,8 +14,9 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from support.deployment import PARIS, Deployment, aws_error_of, deployment, text_of
-from support.reality import Reality, alive, assert_clean
+from support.deployment import PARIS, aws_error_of, deployment, text_of
+from support.engine_place import EnginePlace
+from support.reality import alive, assert_clean
 from support.safetensors_twin import twin_folder
 from support.vllm import needs_vllm, vllm_python
 
@@ -25,19 +26,8 @@ VICTIM, NEIGHBOUR = "victim", "neighbour"
 LONG_START_S = 60.0
 
 
-class Place:
-    """A deployment in which two endpoints serve the real model with vLLM, and what is really there of it."""
-
-    def __init__(self, there: Deployment) -> None:
-        root = there.stack.options.state.root
-        self.there = there
-        self.reality = Reality(root / "node", root, lambda path: there.api("GET", path))
-
-    async def tree(self, endpoint: str) -> list[psutil.Process]:
-        """The processes of the endpoint's only engine, the first one first."""
-        instance = await self.there.instance(endpoint)
-        assert instance is not None
-        return self.reality.tree(instance["id"])
+class Place(EnginePlace):
+    """Two endpoints serve the real model with vLLM."""
 
     async def ask(self, endpoint: str) -> str:
         """The greedy answer."""
@@ -145,7 +135,7 @@ async def test_an_engine_that_starts_is_deleted(place: Place) -> None:
     await place.there.endpoint("unwanted", model="twin", keep_ready="10m")
     asking = asyncio.create_task(place.there.invoke("unwanted"))
     await place.there.happened(lambda: place.there.spawns("unwanted"), "it starts")
-    await place.there.until(lambda: begun(place, "unwanted"), "its process is there")
+    await place.there.until(lambda: place.begun("unwanted"), "its process is there")
     tree = await place.tree("unwanted")
     assert not asking.done()
     await place.there.api("DELETE", "/endpoints/unwanted")
@@ -153,22 +143,13 @@ async def test_an_engine_that_starts_is_deleted(place: Place) -> None:
     await assert_clean(place.reality, gone=tree)
 
 
-async def begun(place: Place, endpoint: str) -> bool:
-    instance = await place.there.instance(endpoint) or {}
-    return any(one.instance == instance.get("id") and one.pid for one in place.reality.records())
-
-
 async def test_a_killed_agent_leaves_no_vllm(place: Place) -> None:
     """Engines, what they have forked, and the zygote end within seconds; the next agent serves both endpoints."""
     before, boot = place.reality.all_processes(), (await place.reality.node())["boot_id"]
     assert len(before) >= 3
     place.there.kill("node")
-    await place.there.until(lambda: another_agent(place, boot), "the next agent is there")
+    await place.there.until(lambda: place.another_agent(boot), "the next agent is there")
     await assert_clean(place.reality, gone=before)
     assert await place.ask_both() == [PARIS, PARIS]
     await place.zygote()
     await assert_clean(place.reality)
-
-
-async def another_agent(place: Place, boot: str) -> bool:
-    return bool((await place.reality.node())["boot_id"] != boot)

@@ -1,4 +1,4 @@
-"""The work queue: once is enough, and nothing is lost."""
+"""The worker of a work queue: once is enough, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -11,28 +11,31 @@ import pytest
 
 from standby.bus import subjects
 from standby.bus.connection import Bus
-from standby.bus.queue import Verdict, WorkHandler, WorkItem, WorkQueue
+from standby.bus.lanes import Lanes
+from standby.bus.queue import Verdict, WorkHandler, WorkItem
 from standby.domain.errors import BusUnavailable
 from support.nats_server import NatsServer
 from support.waiting import until
 
+LANE = "t.e"
 
-async def emptied(queue: WorkQueue) -> None:
+
+async def emptied(queue: Lanes) -> None:
     async with asyncio.timeout(10):
-        while await queue.depth() > 0:
+        while await queue.waiting():
             await asyncio.sleep(0.01)
 
 
 @pytest.fixture
-async def queue(bus: Bus) -> WorkQueue:
-    queue = WorkQueue(bus, "jobs", ack_wait=0.6)
+async def queue(bus: Bus) -> Lanes:
+    queue = Lanes(bus, "jobs", ack_wait=0.6)
     await queue.open()
     return queue
 
 
 @asynccontextmanager
-async def consuming(queue: WorkQueue, handler: WorkHandler, at_once: int = 1) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(queue.consume(handler, at_once=at_once))
+async def consuming(queue: Lanes, handler: WorkHandler, at_once: int = 1) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(queue.work(LANE, handler, at_once=at_once, everywhere=lambda: 8))
     try:
         yield task
     finally:
@@ -40,11 +43,11 @@ async def consuming(queue: WorkQueue, handler: WorkHandler, at_once: int = 1) ->
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_done_items_leave_and_a_second_put_of_an_id_is_one_item(queue: WorkQueue) -> None:
+async def test_done_items_leave_and_a_second_put_of_an_id_is_one_item(queue: Lanes) -> None:
     """Field case B39: a publish that "failed" and is repeated must not be worked on twice."""
-    assert await queue.put("a", b"1") is True
-    assert await queue.put("a", b"1") is False
-    assert await queue.put("b", b"2") is True
+    assert await queue.put(LANE, "a", b"1") is True
+    assert await queue.put(LANE, "a", b"1") is False
+    assert await queue.put(LANE, "b", b"2") is True
     done: list[WorkItem] = []
 
     async def handler(item: WorkItem) -> Verdict:
@@ -57,9 +60,9 @@ async def test_done_items_leave_and_a_second_put_of_an_id_is_one_item(queue: Wor
     assert done == [WorkItem("a", b"1", 1), WorkItem("b", b"2", 1)]
 
 
-async def test_a_slow_worker_keeps_its_item_by_renewing(queue: WorkQueue) -> None:
+async def test_a_slow_worker_keeps_its_item_by_renewing(queue: Lanes) -> None:
     """The work takes more than twice the time after which a silent worker loses its item."""
-    await queue.put("slow", b"")
+    await queue.put(LANE, "slow", b"")
     attempts: list[int] = []
     finished = asyncio.Event()
 
@@ -75,9 +78,9 @@ async def test_a_slow_worker_keeps_its_item_by_renewing(queue: WorkQueue) -> Non
     assert attempts == [1]
 
 
-async def test_a_dead_workers_item_goes_to_another(server: NatsServer, queue: WorkQueue) -> None:
+async def test_a_dead_workers_item_goes_to_another(server: NatsServer, queue: Lanes) -> None:
     """The first worker's process goes away without a word: its connection is cut under it."""
-    await queue.put("a", b"")
+    await queue.put(LANE, "a", b"")
     taken, done = asyncio.Event(), asyncio.Event()
     attempts: list[int] = []
 
@@ -94,7 +97,7 @@ async def test_a_dead_workers_item_goes_to_another(server: NatsServer, queue: Wo
     async with (
         server.link() as link,
         server.bus(nats_url=link.url) as doomed,
-        consuming(WorkQueue(doomed, "jobs", ack_wait=0.6), hang),
+        consuming(Lanes(doomed, "jobs", ack_wait=0.6), hang),
     ):
         await asyncio.wait_for(taken.wait(), 10)
         link.cut()
@@ -105,9 +108,9 @@ async def test_a_dead_workers_item_goes_to_another(server: NatsServer, queue: Wo
 
 async def test_a_cancelled_worker_gives_its_item_back_at_once(bus: Bus) -> None:
     """A minute would pass before the item came again by itself."""
-    queue = WorkQueue(bus, "patient", ack_wait=60.0)
+    queue = Lanes(bus, "patient", ack_wait=60.0)
     await queue.open()
-    await queue.put("a", b"")
+    await queue.put(LANE, "a", b"")
     taken = asyncio.Event()
 
     async def hang(item: WorkItem) -> Verdict:
@@ -127,10 +130,10 @@ async def test_a_cancelled_worker_gives_its_item_back_at_once(bus: Bus) -> None:
         await until(lambda: attempts == [2], "item given back")
 
 
-async def test_retry_comes_again_and_reject_never(bus: Bus, queue: WorkQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_retry_comes_again_and_reject_never(bus: Bus, queue: Lanes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("standby.bus.queue.FIRST_RETRY_S", 0.05)
     for name in ("retry", "raise", "reject"):
-        await queue.put(name, b"")
+        await queue.put(LANE, name, b"")
     seen: Counter[str] = Counter()
 
     async def handler(item: WorkItem) -> Verdict:
@@ -149,9 +152,7 @@ async def test_retry_comes_again_and_reject_never(bus: Bus, queue: WorkQueue, mo
     assert bus.statistics().callback_failures == 1
 
 
-async def test_work_goes_on_over_restarts_without_loss_or_leaked_consumers(
-    bus: Bus, server: NatsServer, queue: WorkQueue
-) -> None:
+async def test_work_goes_on_over_restarts_without_loss_or_leaked_consumers(bus: Bus, server: NatsServer, queue: Lanes) -> None:
     """Field case B38: ten flaps under work, every item done, and one consumer as before."""
     done: Counter[str] = Counter()
 
@@ -162,7 +163,7 @@ async def test_work_goes_on_over_restarts_without_loss_or_leaked_consumers(
     async def put(item: str) -> None:
         while True:
             try:
-                await queue.put(item, b"")
+                await queue.put(LANE, item, b"")
             except BusUnavailable:
                 await asyncio.sleep(0.02)
             else:
@@ -180,7 +181,7 @@ async def test_work_goes_on_over_restarts_without_loss_or_leaked_consumers(
     assert set(done) == {f"item-{n}" for n in range(10)}
 
 
-async def test_a_lost_store_is_made_again_under_a_waiting_worker(server: NatsServer, queue: WorkQueue) -> None:
+async def test_a_lost_store_is_made_again_under_a_waiting_worker(server: NatsServer, queue: Lanes) -> None:
     done: list[str] = []
 
     async def handler(item: WorkItem) -> Verdict:
@@ -193,7 +194,7 @@ async def test_a_lost_store_is_made_again_under_a_waiting_worker(server: NatsSer
         async def put() -> None:
             while True:
                 try:
-                    await queue.put("a", b"")
+                    await queue.put(LANE, "a", b"")
                 except BusUnavailable:
                     await asyncio.sleep(0.02)
                 else:

@@ -24,7 +24,7 @@ from standby.runtime.engines.base import EngineHandle, EngineLoad, failure_of
 from standby.runtime.engines.fake import FakeEngine
 from standby.runtime.process_ledger import ProcessLedger
 from standby.warm_pool.door import Door
-from standby.warm_pool.door_slots import DoorLoad
+from standby.warm_pool.door_load import DoorLoad
 from standby.warm_pool.health import HealthLimits
 from standby.warm_pool.health_watch import HealthWatch, Watched
 from standby.warm_pool.start_watch import wait_while_it_moves

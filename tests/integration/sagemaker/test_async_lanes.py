@@ -14,6 +14,7 @@ from standby.bus.connection import Bus
 from standby.bus.lanes import Lanes
 from standby.bus.queue import Verdict, WorkItem
 from standby.domain.endpoint import EndpointConfig
+from standby.domain.errors import BusUnavailable
 from standby.domain.model import SourceOptions
 from standby.sagemaker.runtime.async_context import AsyncContext, Served
 from standby.sagemaker.runtime.async_lanes import AsyncLanes
@@ -53,14 +54,19 @@ def config_of(at_once: int) -> EndpointConfig:
 
 @asynccontextmanager
 async def working(tmp_path: Path, config: EndpointConfig | None) -> AsyncIterator[tuple[Bus, Handled, AsyncLanes]]:
-    async with nats_server(tmp_path) as server, server.bus() as bus:
-        world = Handled(Lanes(bus, "async"), config)
-        lanes = AsyncLanes(cast("AsyncContext", world), cast("AsyncWorker", world), look_s=0.05, idle_s=0.3)
-        await lanes.start()
-        try:
-            yield bus, world, lanes
-        finally:
-            await lanes.stop()
+    async with nats_server(tmp_path) as server, server.bus() as bus, looking(bus, config) as (world, lanes):
+        yield bus, world, lanes
+
+
+@asynccontextmanager
+async def looking(bus: Bus, config: EndpointConfig | None) -> AsyncIterator[tuple[Handled, AsyncLanes]]:
+    world = Handled(Lanes(bus, "async"), config)
+    lanes = AsyncLanes(cast("AsyncContext", world), cast("AsyncWorker", world), look_s=0.05, idle_s=0.3)
+    await lanes.start()
+    try:
+        yield world, lanes
+    finally:
+        await lanes.stop()
 
 
 async def consumer(bus: Bus) -> Any:
@@ -113,3 +119,18 @@ async def test_a_knock_is_heard_at_once_and_what_waits_is_shown(tmp_path: Path) 
         world.release.set()
         await until(lambda: shown() == [])
         assert world.seen == ["a", "b"]
+
+
+async def test_a_lost_store_is_made_again_while_no_lane_has_work(tmp_path: Path) -> None:
+    """Whoever works on a lane makes it again; with none at work nobody else would, and nothing could be put any more."""
+    async with nats_server(tmp_path) as server, server.bus() as bus, looking(bus, config_of(1)) as (world, _):
+        await server.restart(wipe=True)
+
+        async def put() -> bool:
+            try:
+                return await world.lanes.put(LANE, "a", b"")
+            except BusUnavailable:
+                return False
+
+        await until(put)
+        await until(lambda: world.seen == ["a"])

@@ -62,7 +62,7 @@ def test_an_open_device_makes_a_process_unfit(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    "message", [Ready("v", 1, 0.5), Unfit("why"), REQUEST, Refused("why", fit=False), Born(1, 2, 3), Armed()], ids=repr
+    "message", [Ready("v"), Unfit("why"), REQUEST, Refused("why", fit=False), Born(1, 2, 3), Armed()], ids=repr
 )
 def test_every_message_is_read_as_it_was_written(message: Message) -> None:
     assert decode(encode(message)) == message

@@ -158,6 +158,22 @@ async def test_what_is_measured_is_announced_soon_and_once(tmp_path: Path) -> No
     assert price.samples == 3
 
 
+async def test_a_look_that_says_nothing_new_writes_nothing(tmp_path: Path) -> None:
+    keeper = PriceKeeper("n1", tmp_path, lambda: 5.0, lambda _record: None)
+    running = asyncio.create_task(keeper.run())
+    key = price_key(an_assignment()).text
+    keeper.sizes.seen(key, "a", Footprint(awake=80))
+    keeper.sized()
+    await until((tmp_path / SIZES_FILE).exists)
+    await tasks.end([running])
+    keeper.sizes.seen(key, "a", Footprint(awake=70))
+    keeper.sized()
+    assert not keeper._changed.is_set()
+    keeper.sizes.seen(key, "a", Footprint(awake=90))
+    keeper.sized()
+    assert keeper._changed.is_set()
+
+
 async def test_a_restarted_agent_knows_prices_and_sizes(tmp_path: Path) -> None:
     told: list[NodePrices] = []
     first = PriceKeeper("n1", tmp_path, lambda: 5.0, told.append)

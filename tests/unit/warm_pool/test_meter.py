@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -90,13 +89,8 @@ def test_a_stranger_is_not_counted(tree: Tree) -> None:
 
 
 def test_where_shared_pages_cannot_be_told_the_resident_ones_count(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = tree_memory._fields
-
-    def refused(path: Path, wanted: Any) -> Any:
-        return None if path.name == "smaps_rollup" else read(path, wanted)
-
     exact = tree_memory.look({"a": tree})["a"]
-    monkeypatch.setattr(tree_memory, "_fields", refused)
+    monkeypatch.setattr(tree_memory, "proportional", lambda _pid: None)
     coarse = tree_memory.look({"a": tree})["a"]
     assert not coarse.exact
     assert coarse.held > exact.held
@@ -152,6 +146,24 @@ async def test_it_looks_soon_after_an_instance_has_become_ready(tree: Tree, monk
     meter.changed(managed)
     await until(lambda: told == [managed.id])
     await tasks.end([running])
+
+
+async def test_who_holds_more_than_its_configured_size_is_named_once(tree: Tree, caplog: pytest.LogCaptureFixture) -> None:
+    meter, managed, _told = rig(tree, InstanceState.READY)
+    managed.assignment = managed.assignment.model_copy(update={"memory_mb": 1})
+    meter.desk.hold(managed, MIB)
+    managed.resident_bytes = 100 * MIB
+    meter.compare()
+    managed.resident_bytes += 1
+    meter.compare()
+    assert [record.message for record in caplog.records] == [
+        f"the ledger is not what is there: {managed.id} holds {100 * MIB} bytes of host memory, {MIB} are promised to it"
+    ]
+    managed.resident_bytes = MIB
+    meter.compare()
+    managed.resident_bytes = 100 * MIB
+    meter.compare()
+    assert len(caplog.records) == 2, "it was well in between"
 
 
 async def test_a_figure_of_a_state_that_is_over_is_dropped(tree: Tree) -> None:

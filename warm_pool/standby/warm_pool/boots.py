@@ -6,9 +6,10 @@ sooner or later offer 7 once more, and would never be asked.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Final
+
+from standby.host.files import write_private
 
 EPOCHS_PER_BOOT: Final = 1_000_000
 
@@ -17,10 +18,5 @@ def first_epoch(state_dir: Path) -> int:
     """Count one more start in ``state_dir`` and return the epoch below which this agent's epochs never fall."""
     path = state_dir / "boots"
     count = int(path.read_text()) if path.exists() else 0
-    temporary = path.with_suffix(f".{os.getpid()}")
-    with temporary.open("w") as handle:
-        handle.write(str(count + 1))
-        handle.flush()
-        os.fsync(handle.fileno())
-    temporary.replace(path)
+    write_private(path, str(count + 1))
     return (count + 1) * EPOCHS_PER_BOOT

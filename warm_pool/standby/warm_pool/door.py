@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from standby.warm_pool.door_exchange import DoorLimits, Exchange
+from standby.warm_pool.door_load import DoorLoad
 from standby.warm_pool.door_protocol import DoorConnection
-from standby.warm_pool.door_slots import DoorLoad, DoorSlots
+from standby.warm_pool.door_slots import DoorSlots
 from standby.wire.pool import Address
 
 FLUSH_LIMIT_S: Final = 2.0

@@ -21,8 +21,6 @@ from standby.warm_pool.door_load import DoorLoad, Pulse
 from standby.wire.headers import Refusal
 from standby.wire.pool import Address, ConnectionPool
 
-__all__ = ["DoorLoad", "DoorSlots", "Gate", "GateState", "InFlight"]
-
 
 class GateState(Enum):
     """Whether new requests may pass."""

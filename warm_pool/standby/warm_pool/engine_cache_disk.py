@@ -191,10 +191,6 @@ class EngineCacheFolder:
             self._remove(Path(victim))
         return "" if plan.fits else plan.reason
 
-    def total_bytes(self) -> int:
-        """Bytes that all caches hold on the disk."""
-        return allocated_bytes(self.root)
-
     def _of(self, fingerprint: str) -> Path:
         if not _FINGERPRINT.fullmatch(fingerprint):
             raise ValueError(f"{fingerprint[:80]!r} is no fingerprint")

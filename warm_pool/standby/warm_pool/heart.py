@@ -58,6 +58,7 @@ class Heart:
     def __post_init__(self) -> None:
         self.boot_id = secrets.token_hex(8)
         self.started_at = time.time()
+        self._version = version("standby")
         self._versions = {kind: self.registry.adapter(kind).version for kind in self.registry.available()}
         self._absent = {
             kind: EngineAbsence(reason=cause.message, remedy=cause.remedy) for kind, cause in self.registry.absent().items()
@@ -127,7 +128,7 @@ class Heart:
             isolation=engines.berths.isolation.describe(self.settings.device_sharing),
             heartbeat=self.beats,
             started_at=self.started_at,
-            version=version("standby"),
+            version=self._version,
         )
 
     def _measure(self, record: Node) -> None:

@@ -42,11 +42,6 @@ class Claim:
         """``HOST``, then every device that is named."""
         return (HOST, *sorted(self.devices))
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is held anywhere."""
-        return not any(self.of(resource) for resource in self.resources)
-
     def at_least(self, other: Claim) -> Claim:
         """Return the larger amount of the two for each resource."""
         names = {*self.devices, *other.devices}
@@ -89,7 +84,7 @@ class Ledger:
 
     def reserved_of(self, resource: str) -> int:
         """Return what is promised of ``HOST`` or of a device."""
-        return sum(claim.of(resource) for claim in self.claims.values())
+        return total(self.claims.values(), resource)
 
     def free_of(self, resource: str) -> int:
         """Return what can still be promised. Never negative: measured residues may exceed what was foreseen."""
@@ -136,7 +131,7 @@ def reserve(ledger: Ledger, holder: str, need: Claim) -> Reservation:
     held = ledger.held(holder)
     barred = [name for name in need.devices if name in ledger.cordoned and need.of(name) > held.of(name)]
     if barred:
-        reason = "; ".join(f"{_named(name)} is cordoned: {ledger.cordoned[name]}" for name in sorted(barred))
+        reason = "; ".join(f"{named(name)} is cordoned: {ledger.cordoned[name]}" for name in sorted(barred))
         return Reservation(granted=False, ledger=ledger, reason=reason, hopeless=True)
     # A residue that was larger than foreseen is part of what lacks; who asks for no more than it holds lacks nothing.
     short = {
@@ -158,16 +153,17 @@ def total(claims: Iterable[Claim], resource: str) -> int:
     return sum(claim.of(resource) for claim in claims)
 
 
-def _named(resource: str) -> str:
+def named(resource: str) -> str:
+    """Return ``HOST`` or a device in words."""
     return "host memory" if resource == HOST else f"device {resource}"
 
 
 def _share(ledger: Ledger, need: Claim, resource: str) -> str:
-    return f"{need.of(resource)} of {ledger.capacity_of(resource)} bytes of {_named(resource)}"
+    return f"{need.of(resource)} of {ledger.capacity_of(resource)} bytes of {named(resource)}"
 
 
 def _lack(ledger: Ledger, held: Claim, need: Claim, resource: str, by: int) -> str:
     return (
-        f"{_named(resource)} is short by {by} bytes: needs {need.of(resource)} and holds {held.of(resource)}, "
+        f"{named(resource)} is short by {by} bytes: needs {need.of(resource)} and holds {held.of(resource)}, "
         f"{ledger.free_of(resource)} of {ledger.capacity_of(resource)} are free"
     )

@@ -10,7 +10,7 @@ from standby.domain.instance import HAS_PROCESS, RUNG_OF, Activation, Instance, 
 from standby.runtime.engines.base import EngineAdapter, EngineHandle
 from standby.runtime.lifecycle_values import Lifecycle
 from standby.warm_pool.climb import Climb
-from standby.warm_pool.door import DoorLoad
+from standby.warm_pool.door_load import DoorLoad
 from standby.warm_pool.transitions import NOT_UNDER_WAY, Tracker
 
 

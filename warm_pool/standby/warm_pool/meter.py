@@ -40,6 +40,7 @@ class Meter:
     device_bytes: DeviceBytes = lambda _pids: None
     _fresh: set[str] = field(default_factory=set)
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
+    _differing: frozenset[tuple[str, str]] = frozenset()
 
     def changed(self, managed: Managed) -> None:
         """An instance is ready or asleep since now: it is looked at soon."""
@@ -57,6 +58,7 @@ class Meter:
                 pass
             self._wake.clear()
             await self.look()
+            self.compare()
 
     async def look(self) -> None:
         """Measure all that are awake, and those that have just fallen asleep."""
@@ -70,6 +72,13 @@ class Meter:
             handle, state = asked[managed.id]
             if managed.id in found and managed.handle is handle and managed.life.state is state:
                 self._note(managed, *found[managed.id])
+
+    def compare(self) -> None:
+        """Warn, once for each, where the ledger and what was measured differ."""
+        found = {(one.holder, one.resource): one.reason for one in self.desk.reality()}
+        for where in found.keys() - self._differing:
+            _log.warning("the ledger is not what is there: %s", found[where])
+        self._differing = frozenset(found)
 
     def _due(self) -> list[Managed]:
         return [

@@ -119,11 +119,6 @@ class PriceBook(Record):
             return UNMEASURED_GAIN_S
         return max(0.0, min(lower) - rungs[Rung.ASLEEP])
 
-    def gain_of_zygote(self, engine: EngineKind) -> float:
-        """Return the seconds that a zygote saves over hatching a new one; a guess of 5 s until one was measured."""
-        series = self.hatch.get(engine)
-        return UNMEASURED_GAIN_S if series is None else series.seconds
-
     def announced(self, node: str, footprints: Mapping[str, Footprint], now: float) -> NodePrices:
         """Return what the node says of its prices; ``footprints`` by ``PriceKey.text``."""
         models = {

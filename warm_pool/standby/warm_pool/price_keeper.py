@@ -33,6 +33,8 @@ class PriceKeeper:
     announce: Callable[[NodePrices], None]
     book: PriceBook = field(default_factory=PriceBook)
     sizes: Sizes = field(default_factory=Sizes)
+    _flushed: int = 0
+    """The revision of ``sizes`` that was written last."""
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _disk: threading.Lock = field(default_factory=threading.Lock)
 
@@ -40,21 +42,22 @@ class PriceKeeper:
         """Take up what an earlier agent has measured. Blocks for the disk."""
         self.book = read_kept(self.state_dir / PRICES_FILE, PriceBook)
         self.sizes.kept.update(read_kept(self.state_dir / SIZES_FILE, StoredSizes).footprints)
-        self.touch()
+        self._changed.set()
 
     def observed(self, assignment: Assignment, observation: Observation) -> None:
         """Take up one completed step of an instance."""
         self.book = self.book.observe(price_key(assignment), observation.step, observation.seconds, self.wall())
-        self.touch()
+        self._changed.set()
 
     def hatched(self, engine: EngineKind, seconds: float) -> None:
         """Take up that a zygote is ready, so many seconds after its start."""
         self.book = self.book.observe_hatch(engine, seconds, self.wall())
-        self.touch()
-
-    def touch(self) -> None:
-        """Something was measured: it is written and announced soon."""
         self._changed.set()
+
+    def sized(self) -> None:
+        """Take up that engines were looked at; most looks say nothing new, and then nothing is written."""
+        if self.sizes.revision != self._flushed:
+            self._changed.set()
 
     async def run(self) -> None:
         """Write and announce what changes, until cancelled."""
@@ -66,7 +69,7 @@ class PriceKeeper:
 
     async def flush(self) -> None:
         """Write and announce now."""
-        book, sizes = self.book, self.sizes.stored()
+        book, sizes, self._flushed = self.book, self.sizes.stored(), self.sizes.revision
         self.announce(book.announced(self.node, sizes.footprints, self.wall()))
         await asyncio.to_thread(self._write, book, sizes)
 

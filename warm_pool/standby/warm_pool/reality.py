@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from standby.warm_pool.ledger import HOST, NOTHING, Claim
+from standby.warm_pool.ledger import NOTHING, Claim, named
 
 # Two looks at one process differ by less; an engine's own buffers come and go within it.
 TOLERANCE_BYTES: Final = 64 * 1024 * 1024
@@ -42,9 +42,8 @@ def _of(holder: str, claim: Claim, held: Claim | None, alive: bool, tolerance: i
     now = NOTHING if held is None else held
     for resource in dict.fromkeys((*claim.resources, *now.resources)):
         claimed, there = claim.of(resource), now.of(resource)
-        named = "host memory" if resource == HOST else f"device {resource}"
         if claimed and not alive and not there:
-            yield Difference(holder, resource, claimed, 0, f"{holder} has no process and holds a claim on {named}")
+            yield Difference(holder, resource, claimed, 0, f"{holder} has no process and holds a claim on {named(resource)}")
         elif there > claimed + tolerance:
-            reason = f"{holder} holds {there} bytes of {named}, {claimed} are promised to it"
+            reason = f"{holder} holds {there} bytes of {named(resource)}, {claimed} are promised to it"
             yield Difference(holder, resource, claimed, there, reason)

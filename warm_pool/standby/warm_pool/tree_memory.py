@@ -6,16 +6,16 @@ and only its sum over all processes is what the host really holds. Where it may 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from standby.runtime.process_group import MARK_VARIABLE
-from standby.runtime.procfs import processes
+from standby.runtime.activity import mark_of
+from standby.runtime.procfs import processes, proportional
 
 _PROC: Final = Path("/proc")
-_MARK: Final = f"{MARK_VARIABLE}=".encode()
+_WANTED: Final = frozenset({"VmRSS", "VmHWM"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ def look(trees: Mapping[str, Tree]) -> dict[str, TreeMemory]:
 def members(trees: Mapping[str, Tree]) -> dict[str, tuple[int, ...]]:
     """Return the living processes of each tree: by group or session, else by the mark that they have inherited."""
     groups = {tree.group: name for name, tree in trees.items()}
-    marks = {tree.mark.encode(): name for name, tree in trees.items()}
+    marks = {tree.mark: name for name, tree in trees.items()}
     found: dict[str, list[int]] = {name: [] for name in trees}
     for stat in processes():
         if not stat.alive:
             continue
         # A process that made its own session still carries the mark; reading it costs more than the numbers at hand.
-        name = groups.get(stat.group) or groups.get(stat.session) or marks.get(_mark_of(stat.pid))
+        name = groups.get(stat.group) or groups.get(stat.session) or marks.get(mark_of(stat.pid))
         if name is not None:
             found[name].append(stat.pid)
     return {name: tuple(pids) for name, pids in found.items()}
@@ -73,29 +73,20 @@ def measure(pids: Iterable[int]) -> TreeMemory | None:
 
 
 def _process(pid: int) -> TreeMemory | None:
-    status = _fields(_PROC / str(pid) / "status", {"VmRSS", "VmHWM"})
+    status = _memory_lines(pid)
     if status is None or "VmRSS" not in status:
         return None
-    rolled = _fields(_PROC / str(pid) / "smaps_rollup", {"Pss"})
-    resident = status["VmRSS"]
-    held = resident if rolled is None else rolled.get("Pss", resident)
+    resident, shares = status["VmRSS"], proportional(pid)
+    held = resident if shares is None else shares
     beyond = max(0, status.get("VmHWM", resident) - resident)
-    return TreeMemory(held=held, peak=held + beyond, exact=rolled is not None, pids=(pid,))
+    return TreeMemory(held=held, peak=held + beyond, exact=shares is not None, pids=(pid,))
 
 
-def _fields(path: Path, wanted: Collection[str]) -> dict[str, int] | None:
-    """Return the wanted ``Name: <n> kB`` lines in bytes; None where the file cannot be read."""
+def _memory_lines(pid: int) -> dict[str, int] | None:
+    """Return the ``Vm…: <n> kB`` lines of its status in bytes; None where it cannot be read."""
     try:
-        text = path.read_text()
+        text = (_PROC / str(pid) / "status").read_text()
     except OSError:  # it has ended, or belongs to somebody else
         return None
     pairs = (line.partition(":") for line in text.splitlines())
-    return {name: int(value.split()[0]) * 1024 for name, _, value in pairs if name in wanted}
-
-
-def _mark_of(pid: int) -> bytes:
-    try:
-        raw = (_PROC / str(pid) / "environ").read_bytes()
-    except OSError:
-        return b""
-    return next((item[len(_MARK) :] for item in raw.split(b"\0") if item.startswith(_MARK)), b"")
+    return {name: int(value.split()[0]) * 1024 for name, _, value in pairs if name in _WANTED}

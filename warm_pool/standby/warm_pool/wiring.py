@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
-from pathlib import Path
 from typing import Final
 
 import prometheus_client
 
+from standby.artifacts import volume
 from standby.artifacts.fetch import FetchOptions
 from standby.artifacts.pace import Pacer
 from standby.bus.connection import Bus
@@ -149,7 +149,8 @@ async def parts_of(
     keys = StoredKeys(tables.credentials, _sealing(settings))
     agent.meter = Meter(memory, told=functools.partial(_measured, agent), device_bytes=_device_bytes(devices))
     sockets = run_dir(settings.state_dir)
-    await asyncio.to_thread(_empty, sockets)
+    # What engines of an agent that was killed have left; they themselves have been reaped.
+    await asyncio.to_thread(volume.empty, sockets)
     engines = EngineWork(
         post=agent.post,
         cache=cache,
@@ -282,18 +283,9 @@ def _device_bytes(devices: Devices) -> DeviceBytes:
     return held
 
 
-def _empty(folder: Path) -> None:
-    """Remove what engines of an agent that was killed have left; they themselves have been reaped."""
-    for left in folder.iterdir():
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left, ignore_errors=True)
-        else:
-            left.unlink(missing_ok=True)
-
-
 def _measured(agent: Agent, managed: Managed) -> None:
     agent.say(managed)
-    agent.keeper.touch()
+    agent.keeper.sized()
 
 
 def _say_cordoned(device: str, reason: str) -> None:

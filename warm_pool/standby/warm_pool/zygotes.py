@@ -218,20 +218,17 @@ class ZygotePool:
 
     async def _watch(self, nest: _Nest, zygote: Zygote) -> Verdict:
         """Return at the next look, sooner when the zygote is spent or who wants it has changed."""
-        nest.changed.clear()
         if nest.fork_ended:
             nest.fork_ended = False
             if not zygote.failure:
                 await self._measure(nest, zygote)
             return Verdict(Fate.KEEP)
-        changed = asyncio.ensure_future(nest.changed.wait())
         spent = zygote.spent
-        either: set[asyncio.Future[Any]] = {changed, spent}
         try:
-            await asyncio.wait(either, timeout=self._until_look_s(nest), return_when=asyncio.FIRST_COMPLETED)
+            changed = await _changed(nest, spent, self._until_look_s(nest))
         finally:
-            await tasks.end([changed, spent])
-        if changed.cancelled() or zygote.failure:
+            await tasks.end([spent])
+        if not changed or zygote.failure:
             return judge(await self._facts(nest, zygote), self._limits)
         return Verdict(Fate.KEEP)
 
@@ -278,13 +275,7 @@ class ZygotePool:
         starting = asyncio.ensure_future(fresh.start(self._limits.hatch_limit_s))
         try:
             while not starting.done() and not nest.pushed_out:
-                nest.changed.clear()
-                changed = asyncio.ensure_future(nest.changed.wait())
-                either: set[asyncio.Future[Any]] = {starting, changed}
-                try:
-                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    await tasks.end([changed])
+                await _changed(nest, starting)
         finally:
             await tasks.end([starting])
         if starting.cancelled():
@@ -386,3 +377,15 @@ class ZygotePool:
 
     def _left_s(self, nest: _Nest) -> float:
         return nest.left_at + self._limits.keep_s - asyncio.get_running_loop().time()
+
+
+async def _changed(nest: _Nest, other: asyncio.Future[Any], limit_s: float | None = None) -> bool:
+    """Wait for a change of what is wanted of the nest, for ``other``, or for ``limit_s``; return whether it was the change."""
+    nest.changed.clear()
+    changed = asyncio.ensure_future(nest.changed.wait())
+    either: set[asyncio.Future[Any]] = {changed, other}
+    try:
+        await asyncio.wait(either, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await tasks.end([changed])
+    return not changed.cancelled()

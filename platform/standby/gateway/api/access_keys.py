@@ -9,16 +9,15 @@ from typing import Any, Final
 from pydantic import Field
 from starlette.responses import Response
 
-from standby.bus.copies import visible
+from standby.bus.copies import updated, visible
 from standby.bus.tables import Entry
 from standby.domain.access import ALL_SCOPES, AccessKey, Scope
-from standby.domain.errors import Conflict, NotFound, RevisionConflict, Unavailable
+from standby.domain.errors import Conflict, NotFound, RevisionConflict
 from standby.domain.values import Value
 from standby.gateway.api.context import ApiContext, ApiRoute, Call, missing
 from standby.gateway.api.key_limits import check_scopes, expiry
 from standby.gateway.api.responses import json_response, read_body
 from standby.gateway.keys import TENANT_HEADER, acting_tenant
-from standby.host.sealing import SealingKey
 from standby.sagemaker.auth.access_keys import SESSION, is_key_id, issue
 
 _CAS_ATTEMPTS: Final = 8
@@ -53,7 +52,7 @@ async def create(call: Call) -> Response:
     record, pair = issue(
         tenant=tenant,
         name=body.name,
-        sealing=sealing_of(context),
+        sealing=context.sealing_for("access keys"),
         now=now,
         session=body.session,
         scopes=check_scopes(call.key, _handed_on(call) if body.scopes is None else body.scopes),
@@ -118,16 +117,6 @@ def access_key_view(record: AccessKey, region: str) -> dict[str, Any]:
     }
 
 
-def sealing_of(context: ApiContext) -> SealingKey:
-    """Return the sealing key. Raises Unavailable where this gateway has none."""
-    if context.sealing is None:
-        raise Unavailable(
-            "this gateway cannot keep access keys: it has no STANDBY_SECRETS_KEY",
-            remedy="set it to 32 random bytes in URL-safe base64, the same on every gateway and node",
-        )
-    return context.sealing
-
-
 def _handed_on(call: Call) -> tuple[Scope, ...]:
     return tuple(scope for scope in ALL_SCOPES if scope in call.key.scopes)
 
@@ -145,13 +134,8 @@ async def _change(call: Call, changed: Callable[[AccessKey], AccessKey]) -> Resp
     for _ in range(_CAS_ATTEMPTS):
         entry = await _find(call)
         record = changed(entry.value)
-        if record != entry.value:
-            try:
-                revision = await context.tables.access_keys.update(record.id, record, entry.revision)
-            except RevisionConflict:
-                continue
-            await visible(context.copies.access_keys, record.id, revision)
-        return json_response(access_key_view(record, context.region))
+        if record == entry.value or await updated(context.copies.access_keys, context.tables.access_keys, entry, record):
+            return json_response(access_key_view(record, context.region))
     raise Conflict(f"the key changed {_CAS_ATTEMPTS} times while it was being changed", remedy="try again in a moment")
 
 

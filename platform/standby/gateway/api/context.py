@@ -20,7 +20,7 @@ from standby.bus.connection import Bus
 from standby.bus.copies import Copy
 from standby.bus.events import EventLog
 from standby.bus.tables_set import Tables
-from standby.domain.access import AccessKey, ApiKey, Role, Scope, Tenant
+from standby.domain.access import AccessKey, ApiKey, Quotas, Role, Scope, Tenant
 from standby.domain.endpoint import Endpoint, EndpointConfig
 from standby.domain.errors import Forbidden, InvalidInput, NotFound, StandbyError, Unavailable
 from standby.domain.instance import Instance
@@ -96,6 +96,20 @@ class ApiContext:
     def audit(self) -> Audit:
         """Where changes of who may do what are told."""
         return Audit(self.events.publish, self.source, self.now)
+
+    def quotas(self, tenant: str) -> Quotas:
+        """Return a tenant's limits."""
+        entry = self.copies.tenants.entries.get(tenant)
+        return Quotas() if entry is None else entry.value.quotas
+
+    def sealing_for(self, what: str) -> SealingKey:
+        """Return the key that seals ``what``. Raises Unavailable where this gateway has none."""
+        if self.sealing is None:
+            raise Unavailable(
+                f"this gateway cannot keep {what}: it has no STANDBY_SECRETS_KEY",
+                remedy="set it to 32 random bytes in URL-safe base64, the same on every gateway and node",
+            )
+        return self.sealing
 
     def key_age(self) -> float:
         """Return the seconds since the copies of keys and tenants were last confirmed, the older one's."""

@@ -10,13 +10,12 @@ from starlette.responses import Response
 from standby.artifacts.credentials import Credentials
 from standby.artifacts.stored_keys import seal_keys
 from standby.domain.access import StoredCredential
-from standby.domain.errors import Conflict, NotFound, RevisionConflict, Unavailable
+from standby.domain.errors import Conflict, NotFound, RevisionConflict
 from standby.domain.names import check_name, key
 from standby.domain.values import Value
-from standby.gateway.api.context import ApiContext, ApiRoute, Call, missing
+from standby.gateway.api.context import ApiRoute, Call, missing
 from standby.gateway.api.responses import json_response, read_body
 from standby.gateway.api.usage import models_by_credentials
-from standby.host.sealing import SealingKey
 
 _LONGEST: Final = 8192
 
@@ -40,7 +39,7 @@ async def create(call: Call) -> Response:
     """Store a pair of keys: 201; 200 where ``replace`` changed them. Raises Conflict where the name is taken."""
     body = await read_body(call.request, CredentialBody)
     check_name("credential", body.name)
-    record = seal_keys(body.keys(), call.tenant, body.name, _sealing(call.context), call.context.now())
+    record = seal_keys(body.keys(), call.tenant, body.name, call.context.sealing_for("credentials"), call.context.now())
     table, record_key = call.context.tables.credentials, key(call.tenant, body.name)
     async with call.context.changing:
         stored = await table.get(record_key)
@@ -86,15 +85,6 @@ async def delete(call: Call) -> Response:
         except RevisionConflict as error:
             raise Conflict(f"credentials {name!r} were changed at the same moment", remedy="try again") from error
     return json_response({"deleted": name})
-
-
-def _sealing(context: ApiContext) -> SealingKey:
-    if context.sealing is None:
-        raise Unavailable(
-            "this gateway cannot keep credentials: it has no STANDBY_SECRETS_KEY",
-            remedy="set it to 32 random bytes in URL-safe base64, the same on every gateway and node",
-        )
-    return context.sealing
 
 
 def _view(record: StoredCredential, using: dict[str, list[str]]) -> dict[str, Any]:

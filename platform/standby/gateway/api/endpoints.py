@@ -7,9 +7,9 @@ from typing import Final
 
 from starlette.responses import Response
 
-from standby.bus.copies import visible
+from standby.bus.copies import updated
 from standby.domain.endpoint import Endpoint, EndpointStatus
-from standby.domain.errors import Conflict, EndpointNotFound, RevisionConflict
+from standby.domain.errors import Conflict, EndpointNotFound
 from standby.domain.instance import Instance
 from standby.domain.names import key
 from standby.gateway.api.context import ApiRoute, Call, missing
@@ -69,13 +69,9 @@ async def _change(call: Call, change: Callable[[Endpoint], Endpoint]) -> Endpoin
         if wanted == entry.value:
             return wanted
         wanted = wanted.model_copy(update={"updated_at": call.context.now()})
-        try:
-            revision = await table.update(record_key, wanted, entry.revision)
-        except RevisionConflict:
-            continue
-        await visible(call.context.copies.endpoints, record_key, revision)
-        await announce(call.context, wanted)
-        return wanted
+        if await updated(call.context.copies.endpoints, table, entry, wanted):
+            await announce(call.context, wanted)
+            return wanted
     raise Conflict(
         f"endpoint {call.request.path_params['name']!r} changed {_CAS_ATTEMPTS} times while it was being changed",
         remedy="try again in a moment",

@@ -7,9 +7,9 @@ from typing import Final
 from pydantic import Field
 from starlette.responses import Response
 
-from standby.bus.copies import visible
+from standby.bus.copies import updated, visible
 from standby.domain.access import ALL_SCOPES, Role, Scope
-from standby.domain.errors import Conflict, NotFound, RevisionConflict
+from standby.domain.errors import Conflict, NotFound
 from standby.domain.values import Value
 from standby.gateway.api.context import ApiRoute, Call, missing
 from standby.gateway.api.key_limits import check_scopes, expiry
@@ -69,12 +69,8 @@ async def revoke(call: Call) -> Response:
             if entry.value.role is Role.ADMIN:
                 await _refuse_last_admin(call, identity)
             revoked = entry.value.model_copy(update={"revoked_at": call.context.now()})
-            try:
-                revision = await table.update(identity, revoked, entry.revision)
-            except RevisionConflict:
-                continue
-            await visible(call.context.copies.keys, identity, revision)
-            return json_response(key_view(revoked))
+            if await updated(call.context.copies.keys, table, entry, revoked):
+                return json_response(key_view(revoked))
     raise Conflict(f"key {identity!r} changed {_CAS_ATTEMPTS} times while it was being revoked", remedy="try again in a moment")
 
 

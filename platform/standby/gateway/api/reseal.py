@@ -11,7 +11,6 @@ from standby.artifacts.stored_keys import seal_keys, unseal_keys
 from standby.bus.tables import R, Table
 from standby.domain.access import AccessKey, StoredCredential
 from standby.domain.errors import RevisionConflict, SourceUnreachable
-from standby.gateway.api.access_keys import sealing_of
 from standby.gateway.api.context import ApiRoute, Call
 from standby.gateway.api.responses import json_response
 from standby.host.sealing import SealingKey
@@ -22,7 +21,7 @@ _CAS_ATTEMPTS: Final = 8
 
 async def reseal(call: Call) -> Response:
     """Seal all access keys and store credentials with the current key: how many were, and which cannot be opened here."""
-    sealing, tables = sealing_of(call.context), call.context.tables
+    sealing, tables = call.context.sealing_for("access keys"), call.context.tables
 
     def access_key(record: AccessKey) -> AccessKey | None:
         return access_keys.reseal(record, sealing)

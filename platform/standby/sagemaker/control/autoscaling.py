@@ -10,7 +10,6 @@ from typing import Any, Final
 from standby.domain.aws import AwsResource
 from standby.domain.endpoint import Endpoint, EndpointStatus, Variant, VariantCapacity
 from standby.domain.errors import Conflict
-from standby.domain.instance import InstanceState
 from standby.domain.serving import variants_now
 from standby.sagemaker.control.autoscaling_targets import (
     OF_TARGET,
@@ -30,7 +29,7 @@ from standby.sagemaker.control.autoscaling_targets import (
 )
 from standby.sagemaker.control.config_rules import check_provisioned
 from standby.sagemaker.control.context import ControlCall, Handler, Request
-from standby.sagemaker.control.endpoints import instances_of, usage_of_tenant
+from standby.sagemaker.control.endpoints import usage_of_tenant
 from standby.sagemaker.control.owned import has_owner, remember, told_by
 from standby.sagemaker.control.quotas import check_quota, usage_of
 from standby.sagemaker.control.records import aws_key, remove
@@ -60,7 +59,7 @@ async def register_scalable_target(call: ControlCall, request: Request) -> Reque
     target = _target(call, scaled, endpoint, wanted) if known is None else known.model_copy(update={"request": wanted})
     await _apply(call, scaled, endpoint, _bounds(call, target))
     changes = {"request": wanted, "modified_at": call.records.moment(), **({} if tags is None else {"tags": tags})}
-    stored = await remember(call, target, lambda found: found.model_copy(update=changes))
+    stored = await remember(call, target, changes)
     return {"ScalableTargetARN": _target_arn(call, stored)}
 
 
@@ -84,7 +83,7 @@ async def deregister_scalable_target(call: ControlCall, request: Request) -> Req
     target = target_of(call.records, call.tenant, endpoint, scaled)
     if target is None:
         raise no_target(request)
-    ready = sum(one.state is InstanceState.READY for one in instances_of(call, endpoint))
+    ready = len(call.records.ready(endpoint))
     await _apply(call, scaled, endpoint, lambda capacity, _variant: unbounded(capacity, scaled.dimension, ready))
     for one in (*policies_of(call.records, target), target):
         await _forget(call, one)
@@ -102,8 +101,7 @@ async def put_scaling_policy(call: ControlCall, request: Request) -> Request:
     others = [one for one in policies_of(call.records, target) if one.name != policy.name]
     _check_others(request, others)
     await _apply(call, scaled, endpoint, _bounds(call, target, [*others, policy]))
-    stamped = {"request": policy.request, "modified_at": call.records.moment()}
-    stored = await remember(call, policy, lambda found: found.model_copy(update=stamped))
+    stored = await remember(call, policy, {"request": policy.request, "modified_at": call.records.moment()})
     return {"PolicyARN": _policy_arn(call, stored), "Alarms": []}
 
 

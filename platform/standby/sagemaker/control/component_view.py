@@ -7,11 +7,9 @@ from typing import Any, Final
 
 from standby.domain.aws import AwsKind, AwsResource
 from standby.domain.endpoint import Endpoint, EndpointConfig, Variant
-from standby.domain.instance import InstanceState
 from standby.domain.serving import variants_now
 from standby.sagemaker.control.autoscaling_targets import target_of
 from standby.sagemaker.control.context import ControlCall
-from standby.sagemaker.control.endpoints import instances_of
 from standby.sagemaker.control.status import IN_SERVICE, UPDATING, endpoint_status, failure_reason
 
 COMPONENT: Final = AwsKind.INFERENCE_COMPONENT
@@ -53,7 +51,7 @@ def copies(call: ControlCall, component: AwsResource, carrier: Endpoint) -> tupl
     Where a scalable target is registered, the number follows demand within its bounds; else it is the CopyCount, and a copy
     that was woken beyond it counts only among those that answer.
     """
-    ready = sum(one.state is InstanceState.READY for one in instances_of(call, carrier))
+    ready = len(call.records.ready(carrier))
     variant = variant_now(call, carrier)
     least = 0 if variant is None else variant.policy.min_ready
     if variant is None or target_of(call.records, component.tenant, carrier) is None:

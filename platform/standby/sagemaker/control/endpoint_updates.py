@@ -24,7 +24,7 @@ from standby.sagemaker.control.endpoints import (
     usage_of_tenant,
 )
 from standby.sagemaker.control.quotas import check_quota, usage_of
-from standby.sagemaker.control.status import IN_SERVICE, endpoint_status
+from standby.sagemaker.control.status import IN_SERVICE, endpoint_status, moving
 from standby.sagemaker.errors import validation
 
 _WEIGHT: Final = "DesiredWeight"
@@ -48,13 +48,7 @@ async def update_endpoint(call: ControlCall, request: Request) -> Request:
 
     def pending(found: Endpoint) -> Endpoint:
         require_steady(call, found)
-        changes: dict[str, Any] = {
-            "pending_config": config.name,
-            "pending_capacities": kept,
-            "update_failure": None,
-            "status": EndpointStatus.UPDATING,
-        }
-        return found.model_copy(update=changes)
+        return moving(found, config.name, kept)
 
     after = await call.records.change_endpoint(call.tenant, name, pending)
     if after is None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from standby.domain.aws import AwsKind
 from standby.domain.endpoint import Endpoint, EndpointConfig, Variant
-from standby.domain.instance import Instance, InstanceState
+from standby.domain.instance import Instance
 from standby.domain.names import HIDDEN, key
 from standby.domain.serving import variants_now
 from standby.sagemaker.control.context import ControlCall
@@ -47,7 +47,7 @@ async def described(call: ControlCall, endpoint: Endpoint) -> dict[str, Any]:
 
 def _variants(call: ControlCall, endpoint: Endpoint, config: EndpointConfig) -> list[dict[str, Any]]:
     given = {item["VariantName"]: item for item in config.request.get("ProductionVariants", ())}
-    instances = _ready(call, endpoint)
+    instances = call.records.ready(endpoint)
     status = endpoint_status(endpoint)
     told = []
     for variant in variants_now(config, endpoint.capacities):
@@ -100,15 +100,6 @@ async def _pending(call: ControlCall, endpoint: Endpoint) -> dict[str, Any] | No
         "ProductionVariants": variants,
         "StartTime": endpoint.updated_at,
     }
-
-
-def _ready(call: ControlCall, endpoint: Endpoint) -> list[Instance]:
-    instances = (entry.value for entry in list(call.records.copies.instances.entries.values()))
-    return [
-        one
-        for one in instances
-        if (one.tenant, one.endpoint) == (endpoint.tenant, endpoint.name) and one.state is InstanceState.READY
-    ]
 
 
 def _image(call: ControlCall, variant: Variant) -> str | None:

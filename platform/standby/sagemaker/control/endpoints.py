@@ -8,8 +8,7 @@ same name is taken for this one's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Any, Final
 
 from standby.bus.copies import visible
@@ -21,10 +20,10 @@ from standby.domain.names import HIDDEN, key
 from standby.sagemaker.control.context import ControlCall, Handler, Request
 from standby.sagemaker.control.endpoint_configs import own_config
 from standby.sagemaker.control.endpoint_view import described
-from standby.sagemaker.control.inspected import Servable
 from standby.sagemaker.control.listing import Listed, listed_page
+from standby.sagemaker.control.owned import is_of, remember
 from standby.sagemaker.control.quotas import Usage, check_quota, usage_of
-from standby.sagemaker.control.records import aws_key, create, remove
+from standby.sagemaker.control.records import aws_key, remove
 from standby.sagemaker.control.status import CREATING, DELETING, UPDATING, endpoint_status
 from standby.sagemaker.control.tagging import tags_of
 from standby.sagemaker.errors import AwsError, validation
@@ -46,7 +45,7 @@ async def create_endpoint(call: ControlCall, request: Request) -> Request:
         endpoint = await stored(call, name, config, waits=waits)
     except RevisionConflict as error:
         raise call.existing(ENDPOINT, name) from error
-    await _remember(call, endpoint, request, tags)
+    await change_companion(call, endpoint, {"request": request, "tags": tags})
     call.context.background.watch(call.tenant, name)
     await call.records.announce(endpoint)
     return {"EndpointArn": call.arn(ENDPOINT, name)}
@@ -116,7 +115,7 @@ def components_of(call: ControlCall, endpoint: str) -> list[str]:
     held = []
     for one in call.records.resources(call.tenant, AwsKind.INFERENCE_COMPONENT):
         carrier = call.records.copies.endpoints.entries.get(key(call.tenant, component_endpoint(one.name)))
-        if one.request.get("EndpointName") != endpoint or carrier is None or carrier.value.created_at != one.created_at:
+        if one.request.get("EndpointName") != endpoint or carrier is None or not is_of(one, carrier.value):
             continue
         if carrier.value.status is not EndpointStatus.DELETING:
             held.append(one.name)
@@ -152,12 +151,18 @@ async def store_config(call: ControlCall, config: EndpointConfig) -> None:
 async def companion(call: ControlCall, endpoint: Endpoint) -> AwsResource:
     """Return what AWS's clients said of this endpoint, and not of an earlier one of its name; empty where they did not."""
     entry = await call.records.resource(call.tenant, ENDPOINT, endpoint.name)
-    if entry is not None and entry.value.created_at == endpoint.created_at:
-        return entry.value
-    return empty_companion(endpoint)
+    return entry.value if entry is not None and is_of(entry.value, endpoint) else _empty_companion(endpoint)
 
 
-def empty_companion(endpoint: Endpoint) -> AwsResource:
+async def change_companion(call: ControlCall, endpoint: Endpoint, changes: Mapping[str, Any]) -> None:
+    """Write what is said of an endpoint, over whatever an earlier endpoint of its name has left."""
+    await remember(call, _empty_companion(endpoint), {**changes, "modified_at": call.records.moment()})
+
+
+# ---- inside --------------------------------------------------------------------------------------------------------------
+
+
+def _empty_companion(endpoint: Endpoint) -> AwsResource:
     """Return the record of an endpoint of which AWS's clients have said nothing yet."""
     return AwsResource(
         tenant=endpoint.tenant,
@@ -166,25 +171,6 @@ def empty_companion(endpoint: Endpoint) -> AwsResource:
         created_at=endpoint.created_at,
         modified_at=endpoint.created_at,
     )
-
-
-async def change_companion(call: ControlCall, endpoint: Endpoint, changes: Mapping[str, Any]) -> None:
-    """Write what is said of an endpoint, over whatever an earlier endpoint of its name has left."""
-    records, fresh = call.records, empty_companion(endpoint)
-
-    def told(found: AwsResource) -> AwsResource:
-        base = found if found.created_at == endpoint.created_at else fresh
-        return base.model_copy(update={**changes, "modified_at": records.moment()})
-
-    where = aws_key(call.tenant, ENDPOINT, endpoint.name)
-    if where not in records.copies.aws.entries:
-        with suppress(RevisionConflict):
-            await create(records.copies.aws, records.tables.aws, where, told(fresh))
-            return
-    await records.change_resource(call.tenant, ENDPOINT, endpoint.name, told)
-
-
-# ---- inside --------------------------------------------------------------------------------------------------------------
 
 
 async def stored(
@@ -256,10 +242,6 @@ async def _drop_config(call: ControlCall, config: EndpointConfig) -> None:
     await call.records.tables.endpoint_configs.delete(key(call.tenant, config.name))
 
 
-async def _remember(call: ControlCall, endpoint: Endpoint, request: Request, tags: Mapping[str, str]) -> None:
-    await change_companion(call, endpoint, {"request": request, "tags": dict(tags)})
-
-
 async def when_settled(call: ControlCall, name: str) -> Entry[Endpoint] | None:
     """Return the endpoint, waiting a moment where it is on its way to another status.
 
@@ -279,25 +261,9 @@ def _passing(call: ControlCall, endpoint: Endpoint) -> bool:
     status = endpoint_status(endpoint)
     if status not in _PASSING:
         return False
-    return status == DELETING or not _has_instances(call, endpoint) or endpoint.pending_config is not None
-
-
-def _has_instances(call: ControlCall, endpoint: Endpoint) -> bool:
-    return bool(instances_of(call, endpoint))
-
-
-def instances_of(call: ControlCall, endpoint: Endpoint) -> Sequence[Any]:
-    """Return the instances of an endpoint that nodes report."""
-    return [
-        entry.value
-        for entry in list(call.records.copies.instances.entries.values())
-        if entry.value.tenant == endpoint.tenant and entry.value.endpoint == endpoint.name
-    ]
-
-
-def good(call: ControlCall, model: str) -> bool:
-    """Whether a model is known to be servable."""
-    return call.records.verdict(call.tenant, model).servable is Servable.GOOD
+    if status == DELETING or endpoint.pending_config is not None:
+        return True
+    return next(call.records.instances(endpoint), None) is None
 
 
 HANDLERS: Final[Mapping[str, Handler]] = {

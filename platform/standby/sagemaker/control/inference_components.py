@@ -31,7 +31,7 @@ from standby.sagemaker.control.listing import Listed, listed_page
 from standby.sagemaker.control.owned import is_of, remember
 from standby.sagemaker.control.quotas import check_quota, usage_of
 from standby.sagemaker.control.records import aws_key, create, hidden_name
-from standby.sagemaker.control.status import DELETING, FAILED, IN_SERVICE, endpoint_status
+from standby.sagemaker.control.status import DELETING, FAILED, IN_SERVICE, endpoint_status, moving
 from standby.sagemaker.control.tagging import policy_of, tags_of
 from standby.sagemaker.errors import AwsError, validation
 
@@ -55,8 +55,7 @@ async def create_inference_component(call: ControlCall, request: Request) -> Req
         endpoint = await stored(call, carrier, config, waits=waits, served_name=f"{request['EndpointName']}/{name}")
     except RevisionConflict as error:
         raise call.existing(COMPONENT, name) from error
-    said = {"request": wanted, "tags": tags, "state": {}}
-    await remember(call, _fresh(call, endpoint, name), lambda found: found.model_copy(update=said))
+    await remember(call, _fresh(call, endpoint, name), {"request": wanted, "tags": tags, "state": {}})
     call.context.background.watch(call.tenant, carrier)
     await call.records.announce(endpoint, f"inference component {name} of endpoint {request['EndpointName']}")
     return {"InferenceComponentArn": call.arn(COMPONENT, name)}
@@ -226,13 +225,7 @@ async def _move(call: ControlCall, name: str, endpoint: Endpoint, wanted: Mappin
 
     def pending(found: Endpoint) -> Endpoint:
         _require_steady(call, name, found)
-        changes: dict[str, Any] = {
-            "pending_config": config.name,
-            "pending_capacities": kept,
-            "update_failure": None,
-            "status": EndpointStatus.UPDATING,
-        }
-        return found.model_copy(update=changes)
+        return moving(found, config.name, kept)
 
     after = await call.records.change_endpoint(call.tenant, endpoint.name, pending)
     if after is None:
@@ -296,8 +289,7 @@ def _fresh(call: ControlCall, endpoint: Endpoint, name: str) -> AwsResource:
 
 
 async def _rewrite(call: ControlCall, component: AwsResource, changes: Mapping[str, Any]) -> None:
-    stamped = {**changes, "modified_at": call.records.moment()}
-    await remember(call, component, lambda found: found.model_copy(update=stamped))
+    await remember(call, component, {**changes, "modified_at": call.records.moment()})
 
 
 def _summary(call: ControlCall, item: Listed, request: Mapping[str, Any]) -> dict[str, Any]:

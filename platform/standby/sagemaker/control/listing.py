@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
@@ -31,7 +32,7 @@ def listed_page(
     """
     page = call.context.pager.page(
         Listing(call.tenant, operation, request),
-        filtered(request, items),
+        _filtered(request, items),
         place=_PLACES[request.get("SortBy", "CreationTime")],
         size=int(request.get("MaxResults", DEFAULT_SIZE)),
         descending=request.get("SortOrder", "Descending") == "Descending",
@@ -40,39 +41,24 @@ def listed_page(
     return page.items, {} if page.next_token is None else {"NextToken": page.next_token}
 
 
-def filtered(request: Request, items: Iterable[Listed]) -> Iterable[Listed]:
+def _filtered(request: Request, items: Iterable[Listed]) -> Iterable[Listed]:
     """Yield what passes every filter of the request; times are compared strictly, names by their letters."""
-    part: str | None = request.get("NameContains")
+    part = str(request.get("NameContains") or "").lower()
     status: str | None = request.get("StatusEquals")
-    if part is not None:
-        items = (item for item in items if part.lower() in item.name.lower())
-    if status is not None:
-        items = (item for item in items if item.status == status)
-    if (after := _seconds(request, "CreationTimeAfter")) is not None:
-        items = _newer(items, after)
-    if (before := _seconds(request, "CreationTimeBefore")) is not None:
-        items = _older(items, before)
-    if (after := _seconds(request, "LastModifiedTimeAfter")) is not None:
-        items = _modified_after(items, after)
-    if (before := _seconds(request, "LastModifiedTimeBefore")) is not None:
-        items = _modified_before(items, before)
-    return items
+    created, modified = _between(request, "CreationTime"), _between(request, "LastModifiedTime")
+    return (
+        item
+        for item in items
+        if part in item.name.lower()
+        and status in (None, item.status)
+        and created[0] < item.created_at < created[1]
+        and modified[0] < item.modified_at < modified[1]
+    )
 
 
-def _newer(items: Iterable[Listed], after: float) -> Iterable[Listed]:
-    return (item for item in items if item.created_at > after)
-
-
-def _older(items: Iterable[Listed], before: float) -> Iterable[Listed]:
-    return (item for item in items if item.created_at < before)
-
-
-def _modified_after(items: Iterable[Listed], after: float) -> Iterable[Listed]:
-    return (item for item in items if item.modified_at > after)
-
-
-def _modified_before(items: Iterable[Listed], before: float) -> Iterable[Listed]:
-    return (item for item in items if item.modified_at < before)
+def _between(request: Request, moment: str) -> tuple[float, float]:
+    after, before = (_seconds(request, f"{moment}{side}") for side in ("After", "Before"))
+    return -math.inf if after is None else after, math.inf if before is None else before
 
 
 def _seconds(request: Request, member: str) -> float | None:

@@ -4,7 +4,7 @@ the two together, so that nothing of an earlier one of the same name is taken fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from standby.domain.aws import AwsKind, AwsResource, component_endpoint
@@ -56,22 +56,25 @@ def has_owner(records: Records, resource: AwsResource) -> bool:
     return is_of(resource, None if entry is None else entry.value)
 
 
-async def remember(call: ControlCall, fresh: AwsResource, changed: Callable[[AwsResource], AwsResource]) -> AwsResource:
-    """Write what ``changed`` makes of the resource; of ``fresh`` where there is none, or only one of an earlier owner.
+async def remember(call: ControlCall, fresh: AwsResource, changes: Mapping[str, Any]) -> AwsResource:
+    """Write ``changes`` into the resource; into ``fresh`` where there is none, or only one of an earlier owner.
 
-    Raises Conflict, and what ``changed`` raises.
+    Raises Conflict.
     """
     records, owner = call.records, owner_of(fresh)
+    where = aws_key(call.tenant, fresh.kind, fresh.name)
 
     def told(found: AwsResource) -> AwsResource:
-        return changed(found if owner_of(found) == owner else fresh)
+        return (found if owner_of(found) == owner else fresh).model_copy(update=changes)
 
-    after = await records.change_resource(call.tenant, fresh.kind, fresh.name, told)
-    if after is not None:
+    async def rewritten() -> AwsResource | None:
+        return await records.change_resource(call.tenant, fresh.kind, fresh.name, told)
+
+    if where in records.copies.aws.entries and (after := await rewritten()) is not None:
         return after
-    made = changed(fresh)
+    made = told(fresh)
     try:
-        await create(records.copies.aws, records.tables.aws, aws_key(call.tenant, fresh.kind, fresh.name), made)
+        await create(records.copies.aws, records.tables.aws, where, made)
     except RevisionConflict:
-        return await records.change_resource(call.tenant, fresh.kind, fresh.name, told) or made
+        return await rewritten() or made
     return made

@@ -8,7 +8,7 @@ from typing import Final
 
 from standby.domain.access import Quotas
 from standby.domain.aws import is_component
-from standby.domain.endpoint import Endpoint, EndpointConfig, Variant
+from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Variant
 from standby.domain.serving import variants_now
 from standby.sagemaker.errors import AwsError
 
@@ -72,6 +72,20 @@ def usage_of_endpoint(endpoint: Endpoint, config_of: Callable[[str], EndpointCon
         if config is not None:
             used = used.larger(usage_of(variants_now(config, capacities or {}), endpoints=count))
     return used
+
+
+def usage_of_all(endpoints: Iterable[Endpoint], of: Callable[[Endpoint], Usage], *, without: str | None = None) -> Usage:
+    """Return what a tenant's endpoints take together, those that are going and the one called ``without`` left out."""
+    count = concurrency = memory = largest = 0
+    for endpoint in endpoints:
+        if endpoint.status is EndpointStatus.DELETING or endpoint.name == without:
+            continue
+        one = of(endpoint)
+        count += one.endpoints
+        concurrency += one.concurrency
+        memory += one.memory_mb
+        largest = max(largest, one.largest_mb)
+    return Usage(count, concurrency, memory, largest)
 
 
 def check_quota(quotas: Quotas, now: Usage, more: Usage) -> None:

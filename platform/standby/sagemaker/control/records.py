@@ -13,18 +13,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from standby.bus.copies import Copy, visible
+from standby.bus.copies import Copy, updated, visible
 from standby.bus.tables import Entry, R, Table
 from standby.bus.tables_set import Tables
 from standby.domain.aws import AwsKind, AwsResource
 from standby.domain.endpoint import Endpoint, EndpointConfig
-from standby.domain.errors import Conflict, RevisionConflict
+from standby.domain.errors import Conflict, StandbyError
 from standby.domain.events import AnyEvent, EndpointChanged
-from standby.domain.instance import Instance
+from standby.domain.instance import Instance, InstanceState
 from standby.domain.model import Model
 from standby.domain.names import HIDDEN, key
 from standby.domain.node import Node
 from standby.sagemaker.control.inspected import INSPECTION, REASON, Inspection, Servable, Verdict
+from standby.sagemaker.errors import AwsError
 
 _ATTEMPTS: Final = 8
 
@@ -104,6 +105,16 @@ class Records:
     def endpoints(self, tenant: str) -> Iterator[Endpoint]:
         """Yield a tenant's endpoints."""
         return (entry.value for entry in _within(self.copies.endpoints, f"{tenant}."))
+
+    def instances(self, endpoint: Endpoint) -> Iterator[Instance]:
+        """Yield the instances of an endpoint that nodes report."""
+        whose = (endpoint.tenant, endpoint.name)
+        reported = (entry.value for entry in _within(self.copies.instances, ""))
+        return (one for one in reported if (one.tenant, one.endpoint) == whose)
+
+    def ready(self, endpoint: Endpoint) -> list[Instance]:
+        """Return those of them that answer requests."""
+        return [one for one in self.instances(endpoint) if one.state is InstanceState.READY]
 
     def models(self, tenant: str) -> Iterator[Model]:
         """Yield a tenant's models of ours, without those that are kept for an endpoint only."""
@@ -187,6 +198,11 @@ async def changed(copy: Copy[R], table: Table[R], record_key: str, change: Calla
     ``change`` returns None to leave it as it is. Returns the record as it is then, None where there is none. Raises Conflict
     where it changed under our hands again and again.
     """
+    # The copy is nearly always the newest, and a write at its revision proves it; whatever else comes of it the table decides.
+    near = copy.entries.get(record_key)
+    wanted = None if near is None else _guessed(change, near.value)
+    if near is not None and wanted is not None and await updated(copy, table, near, wanted):
+        return wanted
     for _ in range(_ATTEMPTS):
         entry = await table.get(record_key)
         if entry is None:
@@ -195,13 +211,8 @@ async def changed(copy: Copy[R], table: Table[R], record_key: str, change: Calla
         if wanted is None:
             await visible(copy, record_key, entry.revision)
             return entry.value
-        was_there = record_key in copy.entries
-        try:
-            revision = await table.update(record_key, wanted, entry.revision)
-        except RevisionConflict:
-            continue
-        await visible(copy, record_key, revision, was_there=was_there)
-        return wanted
+        if await updated(copy, table, entry, wanted):
+            return wanted
     raise Conflict(f"{table.bucket}/{record_key} changed {_ATTEMPTS} times while it was being changed", remedy="try again")
 
 
@@ -209,6 +220,13 @@ async def remove(copy: Copy[R], table: Table[R], record_key: str, revision: int 
     """Remove a record and wait until the copy shows it. Raises RevisionConflict where it is not at ``revision``."""
     await table.delete(record_key, revision)
     await visible(copy, record_key, None)
+
+
+def _guessed(change: Callable[[R], R | None], value: R) -> R | None:
+    try:
+        return change(value)
+    except (AwsError, StandbyError):
+        return None
 
 
 def _within(copy: Copy[R], prefix: str) -> Iterator[Entry[R]]:

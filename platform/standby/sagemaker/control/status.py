@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from standby.domain.endpoint import DEFAULT_VARIANT, Endpoint, EndpointStatus, Failure, Variant
+from standby.domain.endpoint import DEFAULT_VARIANT, Endpoint, EndpointStatus, Failure, Variant, VariantCapacity
 from standby.sagemaker.control.inspected import Servable, Verdict
 
 LONGEST_REASON: Final = 1024
@@ -60,6 +60,17 @@ def failure_reason(endpoint: Endpoint) -> str | None:
     if failure.first_error and failure.first_error not in failure.reason:
         told.append(f"First error: {failure.first_error}")
     return " ".join(told)[:LONGEST_REASON]
+
+
+def moving(endpoint: Endpoint, config: str, capacities: Mapping[str, VariantCapacity]) -> Endpoint:
+    """Return the endpoint on its way to another config; how its last update failed is forgotten."""
+    changes: dict[str, Any] = {
+        "pending_config": config,
+        "pending_capacities": dict(capacities),
+        "update_failure": None,
+        "status": EndpointStatus.UPDATING,
+    }
+    return endpoint.model_copy(update=changes)
 
 
 class Settled(NamedTuple):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
-from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus
-from standby.sagemaker.control.quotas import Usage, usage_of_endpoint
+from standby.domain.endpoint import Endpoint, EndpointConfig
+from standby.sagemaker.control.quotas import Usage, usage_of_all, usage_of_endpoint
 from standby.sagemaker.control.records import Records
 
 _MOST_REMEMBERED: Final = 100_000
@@ -19,16 +20,7 @@ class Usages:
 
     def of_tenant(self, records: Records, tenant: str, *, without: str | None = None) -> Usage:
         """Return what all endpoints of the tenant take together, those that are going and ``without`` left out."""
-        endpoints = concurrency = memory = largest = 0
-        for endpoint in records.endpoints(tenant):
-            if endpoint.status is EndpointStatus.DELETING or endpoint.name == without:
-                continue
-            one = self._of(records, endpoint)
-            endpoints += one.endpoints
-            concurrency += one.concurrency
-            memory += one.memory_mb
-            largest = max(largest, one.largest_mb)
-        return Usage(endpoints, concurrency, memory, largest)
+        return usage_of_all(records.endpoints(tenant), partial(self._of, records), without=without)
 
     def _of(self, records: Records, endpoint: Endpoint) -> Usage:
         now, coming = records.known_config(endpoint), records.known_pending_config(endpoint)

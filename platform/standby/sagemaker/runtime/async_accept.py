@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from standby.domain.async_invocation import AsyncInvocation, Ticket, pack
-from standby.domain.errors import EndpointNotFound, RevisionConflict, StandbyError, Unavailable
+from standby.domain.errors import BusUnavailable, EndpointNotFound, RevisionConflict, StandbyError, Unavailable
 from standby.sagemaker.errors import AwsError, runtime_validation
 from standby.sagemaker.runtime import answers
 from standby.sagemaker.runtime.answers import Place
@@ -156,8 +156,8 @@ class AsyncService:
                 await self.context.lanes.put(invocation.lane, invocation.digest, item)
                 self.knock(invocation.lane)
                 return
-            except StandbyError as error:
+            except BusUnavailable:
                 # Its outcome may be unknown; under the same id it is one item however often it is put.
-                if attempt == _PUTS or error.code != "bus_unavailable":
+                if attempt == _PUTS:
                     raise
                 await asyncio.sleep(_AGAIN_S)

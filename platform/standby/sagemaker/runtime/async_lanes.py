@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final
 
 from standby.bus.lanes import Lanes
@@ -68,6 +69,8 @@ class AsyncLanes:
                 await self._look(await self._lanes.waiting())
             except BusUnavailable as error:
                 log.warning("asynchronous invocations: %s", error.message)
+                with suppress(BusUnavailable):  # the stream may have been lost with the server's store
+                    await self._lanes.open()
             await asyncio.sleep(self._look_s)
 
     async def _look(self, waiting: dict[str, int]) -> None:

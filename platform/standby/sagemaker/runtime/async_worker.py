@@ -17,6 +17,7 @@ from typing import Final
 import httpx
 
 from standby.artifacts.location import SourceInterrupted
+from standby.artifacts.store_object import ObjectPlace
 from standby.bus.queue import Verdict, WorkItem
 from standby.domain.async_invocation import AsyncInvocation, unpack
 from standby.domain.errors import (
@@ -32,7 +33,6 @@ from standby.domain.errors import (
     Throttled,
     Unavailable,
 )
-from standby.domain.model import SourceOptions
 from standby.sagemaker.errors import AwsError
 from standby.sagemaker.runtime.async_context import AsyncContext
 from standby.sagemaker.runtime.async_outcome import Outcome, completed, deleted, event_of, expired, failed, gave_up
@@ -64,28 +64,25 @@ class AsyncWorker:
         except ValueError:
             log.exception("an asynchronous invocation cannot be read and is dropped", extra={"item": item.id})
             return Verdict.REJECT
-        # Not the endpoint's of now: another model of it may name no keys, and the platform's own must not open what was
-        # accepted for the tenant's.
-        options = work.options
         try:
-            if (item.attempt > 1 or work.repeated) and await self._written_before(work, options):
+            if (item.attempt > 1 or work.repeated) and await self._written_before(work):
                 return Verdict.DONE
         except (SourceUnreachable, BusUnavailable, InvalidInput):
             # Whether it may be reached at all is seen again, and told, when it is to be written.
             log.warning("cannot see whether a result is there", extra={"inference_id": work.inference_id})
-        outcome = await self._outcome(work, body, item.attempt, options)
-        return await self._settled(work, outcome, options)
+        outcome = await self._outcome(work, body, item.attempt)
+        return await self._settled(work, outcome)
 
     # ---- the execution -----------------------------------------------------------------------------------------
 
-    async def _outcome(self, work: AsyncInvocation, body: bytes, attempt: int, options: SourceOptions) -> Outcome:
+    async def _outcome(self, work: AsyncInvocation, body: bytes, attempt: int) -> Outcome:
         try:
             if attempt > MAX_DELIVERIES:
                 raise gave_up(attempt - 1)
             if self._gone(work):
                 raise deleted(work)
             if work.input_uri is not None:
-                body = await self._input(work, work.input_uri, options)
+                body = await self._input(work, work.input_uri)
             return completed(await self._answered(work, body))
         except (AwsError, StandbyError, ContainerAnswered) as error:
             return failed(error, place_of(work, self.context.region))
@@ -119,13 +116,13 @@ class AsyncWorker:
         await asyncio.sleep(min(MAX_PAUSE_S, max(wished, self.retry_s / 10)))
         return error.message
 
-    async def _input(self, work: AsyncInvocation, uri: str, options: SourceOptions) -> bytes:
+    async def _input(self, work: AsyncInvocation, uri: str) -> bytes:
         """Return the input. Raises SourceUnreachable, PayloadTooLarge, AwsError where it could not be had in time."""
         while True:
             try:
                 if uri.startswith("https://"):
                     return await fetch(uri, self.context.body_bytes)
-                place = await self.context.open(work.tenant, options, uri)
+                place = await self._place(work, uri)
                 return await place.read(self.context.body_bytes)
             except (SourceInterrupted, BusUnavailable) as error:
                 if self.context.now() >= work.expires_at:
@@ -141,17 +138,17 @@ class AsyncWorker:
 
     # ---- the result --------------------------------------------------------------------------------------------
 
-    async def _written_before(self, work: AsyncInvocation, options: SourceOptions) -> bool:
+    async def _written_before(self, work: AsyncInvocation) -> bool:
         for uri in (work.output_uri, work.failure_uri):
-            place = await self.context.open(work.tenant, options, uri)
+            place = await self._place(work, uri)
             if await place.written_for(work.digest):
                 return True
         return False
 
-    async def _settled(self, work: AsyncInvocation, outcome: Outcome, options: SourceOptions) -> Verdict:
+    async def _settled(self, work: AsyncInvocation, outcome: Outcome) -> Verdict:
         uri = work.output_uri if outcome.good else work.failure_uri
         try:
-            await self._write(work, uri, outcome, options)
+            await self._write(work, uri, outcome)
         except (SourceInterrupted, BusUnavailable) as error:
             log.warning("a result waits for its store: %s", error, extra={"inference_id": work.inference_id})
             return Verdict.RETRY
@@ -160,26 +157,31 @@ class AsyncWorker:
             refusal = failed(error, place_of(work, self.context.region))
             if outcome.good:
                 # A result that nobody may store is told as a failure, where failures may be stored.
-                return await self._settled(work, refusal, options)
+                return await self._settled(work, refusal)
             reason = f"{outcome.reason}; and this could not be stored: {error.message}"
             await self._tell(work, Outcome(b"", "", reason), "")
             return Verdict.DONE
         await self._tell(work, outcome, uri)
         return Verdict.DONE
 
-    async def _write(self, work: AsyncInvocation, uri: str, outcome: Outcome, options: SourceOptions) -> None:
+    async def _write(self, work: AsyncInvocation, uri: str, outcome: Outcome) -> None:
         """Write the object unless it is there already, and wait for a store that is away for a while: work lies in it."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self.store_patience_s
         while True:
             try:
-                place = await self.context.open(work.tenant, options, uri)
+                place = await self._place(work, uri)
                 await place.put_once(outcome.content, work.digest, outcome.content_type)
                 return
             except (SourceInterrupted, BusUnavailable):
                 if loop.time() > deadline:
                     raise
                 await asyncio.sleep(self.retry_s)
+
+    async def _place(self, work: AsyncInvocation, uri: str) -> ObjectPlace:
+        # With the options of then, not the endpoint's of now: another model of it may name no keys, and the platform's own
+        # must not open what was accepted for the tenant's.
+        return await self.context.open(work.tenant, work.options, uri)
 
     async def _tell(self, work: AsyncInvocation, outcome: Outcome, location: str) -> None:
         context = self.context

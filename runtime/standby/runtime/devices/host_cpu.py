@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 from collections.abc import Collection
@@ -114,6 +115,7 @@ def _meminfo(text: str) -> dict[str, int]:
     return {match[1]: int(match[2]) * 1024 for match in re.finditer(r"(\w+):\s+(\d+) kB", text)}
 
 
+@functools.cache  # a file of 200 KB where there are many processors, which would be read at every look
 def _model_name() -> str:
     match = re.search(r"^model name\s*:\s*(.+)$", _read(_CPUINFO), re.MULTILINE)
     return match[1].strip() if match else os.uname().machine

@@ -123,15 +123,11 @@ class Devices:
         return self._cordons.get(parent, "")
 
     def cordon(self, device_id: str, reason: str) -> None:
-        """Let nothing new be placed on the device; the first reason stays."""
+        """Let nothing new be placed on the device until the agent ends; the first reason stays."""
         if device_id not in self._cordons:
             self._cordons[device_id] = reason
             _log.error("device %s is cordoned: %s", device_id, reason)
             self._on_cordon(device_id, reason)
-
-    def uncordon(self, device_id: str) -> None:
-        """Trust the device again; what is still broken is cordoned again by the next look."""
-        self._cordons.pop(device_id, None)
 
     def _fault(self, device_id: str, reason: str) -> None:
         """Called in NVML's thread."""

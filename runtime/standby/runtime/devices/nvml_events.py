@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from standby.runtime.devices.nvml import DeviceLost, Nvml
+from standby.runtime.devices.nvml_inventory import mig_instances
 
 _log = logging.getLogger(__name__)
 
@@ -168,10 +169,9 @@ class EventThread:
             card = self._nvml.ask("nvmlDeviceGetUUID", event.device)
             if event.gpuInstanceId == _NO_INSTANCE:
                 return card or ""
-            for index in range(self._nvml.ask("nvmlDeviceGetMaxMigDeviceCount", event.device) or 0):
-                handle = self._nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", event.device, index)
-                if handle is not None and self._is_instance(handle, event):
-                    return self._nvml.ask("nvmlDeviceGetUUID", handle) or card or ""
+            for handle, uuid in mig_instances(self._nvml, event.device):
+                if self._is_instance(handle, event):
+                    return uuid
         except DeviceLost:
             return next((uuid for uuid, handle in self._cards.items() if handle is event.device), "")
         return card or ""

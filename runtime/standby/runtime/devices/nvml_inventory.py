@@ -85,16 +85,16 @@ def _devices_of(nvml: Nvml, card: Gpu, links: tuple[Link, ...]) -> Iterator[Devi
     common = _common(nvml, card)
     mode = nvml.ask("nvmlDeviceGetMigMode", card.handle)
     if mode is not None and mode[0]:
-        for handle, uuid in _mig_instances(nvml, card):
+        for handle, uuid in mig_instances(nvml, card.handle):
             yield _device(nvml, handle, uuid, common, kind=DeviceKind.MIG, parent=card.uuid)
     else:
         yield _device(nvml, card.handle, card.uuid, common, kind=DeviceKind.GPU, links=links)
 
 
-def _mig_instances(nvml: Nvml, card: Gpu) -> Iterator[tuple[Any, str]]:
-    """Yield the instances; their numbers have holes once some were destroyed."""
-    for index in range(nvml.ask("nvmlDeviceGetMaxMigDeviceCount", card.handle) or 0):
-        handle = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", card.handle, index)
+def mig_instances(nvml: Nvml, card: Any) -> Iterator[tuple[Any, str]]:
+    """Yield (handle, UUID) of each instance of the card with this handle; their numbers have holes once some were destroyed."""
+    for index in range(nvml.ask("nvmlDeviceGetMaxMigDeviceCount", card) or 0):
+        handle = nvml.ask("nvmlDeviceGetMigDeviceHandleByIndex", card, index)
         uuid = None if handle is None else nvml.ask("nvmlDeviceGetUUID", handle)
         if uuid is not None:
             yield handle, uuid

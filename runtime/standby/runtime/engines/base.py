@@ -127,14 +127,13 @@ class EngineLoad(Value):
 
 
 class SuspendResult(Value):
-    """The engine sleeps. Resident bytes are the process's; both figures are measured, never computed.
+    """The engine sleeps. Resident bytes are the processes'; both figures are measured, never computed.
 
     ``kept`` says in words what could not be given back, and why; empty: nothing worth a word.
     """
 
     resident_before: int
     resident_after: int
-    device_after: int | None = Field(default=None, description="device memory still held; None: no device, or it cannot say")
     depth: str = Field(default="", description="e.g. level 1, level 2, stopped")
     kept: str = ""
     ms: float
@@ -206,7 +205,12 @@ def describe_exit(handle: EngineHandle, status: ExitStatus, phase: str) -> Failu
 
 def describe(handle: EngineHandle, reason: str, *, code: str) -> Failure:
     """Return ``reason`` together with what the engine's log says, secrets masked."""
-    lines, tail = log_lines(handle.log)
+    return describe_log(handle.log, reason, code=code)
+
+
+def describe_log(log: Path, reason: str, *, code: str) -> Failure:
+    """Return ``reason`` together with what ``log`` says, secrets masked."""
+    lines, tail = log_lines(log)
     return Failure(reason=mask(reason), first_error=first_error_line(lines), log_tail=tail, code=code)
 
 

@@ -12,7 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from standby.domain.errors import ConfigurationError, EngineError
+from standby.domain.errors import ConfigurationError
 from standby.domain.model import EngineKind, Manifest
 from standby.runtime.engine_http import request
 from standby.runtime.engines.base import Capabilities, EngineHandle, EngineLoad, EngineSpec, Options, SuspendResult
@@ -20,7 +20,8 @@ from standby.runtime.engines.child_protocol import SLEEP, SLEEP_BUSY
 from standby.runtime.engines.llama_cpp_child import ChildSpec
 from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
 from standby.runtime.engines.process_engine import ProcessEngine, write_spec
-from standby.runtime.procfs import page_cache_bytes, process_stat, resident
+from standby.runtime.engines.sleep_steps import until_stopped
+from standby.runtime.procfs import page_cache_bytes, resident
 
 _CHILD_MODULE: Final = "standby.runtime.engines.llama_cpp_child"
 _SUSPEND_LIMIT_S: Final = 10.0
@@ -115,7 +116,7 @@ class LlamaCpp(ProcessEngine):
         began = time.perf_counter()
         before = resident(handle.pid)
         handle.process.send(SLEEP if await _idle(handle) else SLEEP_BUSY)
-        await _until_stopped(handle)
+        await until_stopped(handle, (), limit_s=_SUSPEND_LIMIT_S, look_s=_SUSPEND_LOOK_S)
         after = resident(handle.pid)
         return SuspendResult(
             resident_before=before.total,
@@ -146,20 +147,6 @@ async def _idle(handle: EngineHandle) -> bool:
             return True
         await asyncio.sleep(wait)
     return False
-
-
-async def _until_stopped(handle: EngineHandle) -> None:
-    """Return once the process is in state T. The kernel tells nobody but a tracer of a stop by event, hence the looks."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + _SUSPEND_LIMIT_S
-    while loop.time() < deadline:
-        stat = process_stat(handle.pid)
-        if handle.process.status is not None or stat is None or not stat.alive:
-            raise EngineError("engine ended while it was being suspended", remedy="see its log")
-        if stat.stopped:
-            return
-        await asyncio.sleep(_SUSPEND_LOOK_S)
-    raise EngineError(f"engine did not stop within {_SUSPEND_LIMIT_S:g} s of being told to sleep", remedy="stop it")
 
 
 def _model_files(spec: EngineSpec) -> tuple[str, ...]:

@@ -224,9 +224,14 @@ def write_spec(folder: Path, name: str, content: object) -> Path:
     return path
 
 
+def run_folder(spec: EngineSpec) -> Path:
+    """Return the folder that is private to this run."""
+    return spec.run_dir / f"{spec.instance}-{spec.epoch}"
+
+
 def _prepare(spec: EngineSpec) -> tuple[Path, Path]:
     """Make the empty folder of this epoch, and keep the log of the life before this one under another name."""
-    folder = spec.run_dir / f"{spec.instance}-{spec.epoch}"
+    folder = run_folder(spec)
     shutil.rmtree(folder, ignore_errors=True)
     spec.run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     folder.mkdir(mode=0o700)

@@ -29,16 +29,15 @@ from standby.runtime.engines.base import (
 )
 from standby.runtime.engines.loopback_ports import LOOPBACK, LoopbackPorts, names_taken_port
 from standby.runtime.engines.metrics_text import figures_of
-from standby.runtime.engines.process_engine import ProcessEngine
+from standby.runtime.engines.process_engine import ProcessEngine, run_folder
+from standby.runtime.engines.sleep_steps import memory_of, refuse_busy
 from standby.runtime.engines.tensorrt_llm_options import TensorRtLlmOptions
 from standby.runtime.engines.tensorrt_llm_program import TrtLlmProgram
 from standby.runtime.engines.tensorrt_llm_sleep import KEY_VARIABLE, RuntimeControl
 from standby.runtime.exit_status import ExitStatus
 from standby.runtime.log_words import log_lines
 from standby.runtime.process import EngineProcess
-from standby.runtime.process_group import members
 from standby.runtime.process_ledger import ProcessLedger
-from standby.runtime.procfs import proportional, resident
 
 _log = logging.getLogger(__name__)
 
@@ -129,12 +128,12 @@ class TensorRtLlm(ProcessEngine):
         self, spec: EngineSpec, arguments: Sequence[str], *, log: Path, mark: str, extra: Mapping[str, str], ready: int
     ) -> EngineProcess:
         """Spawn it with the environment that it needs."""
-        added = self._environment(spec, self._runs[_folder(spec)])
+        added = self._environment(spec, self._runs[run_folder(spec)])
         return await super().bring_up(spec, arguments, log=log, mark=mark, extra={**extra, **added}, ready=ready)
 
     async def start(self, spec: EngineSpec) -> EngineHandle:
         """Spawn the engine with a port of its own."""
-        folder = _folder(spec)
+        folder = run_folder(spec)
         try:
             handle = await super().start(spec)
         except BaseException:
@@ -178,21 +177,16 @@ class TensorRtLlm(ProcessEngine):
         """Release weights and key-value cache of an engine that has nothing to do, and make sure that it did."""
         if not self._sleeps:
             raise EngineError(f"{self.version} cannot sleep: it is hot or cold", remedy="stop it, and start it when wanted")
-        load = await self.load(handle, _BUSY_LOOK_LIMIT_S)
-        if load.running or load.waiting:
-            raise EngineError(
-                f"engine still works on {load.running} requests, {load.waiting} wait; it is not put to sleep",
-                remedy="drain it first",
-            )
+        refuse_busy(await self.load(handle, _BUSY_LOOK_LIMIT_S))
         began = time.perf_counter()
-        before = await _held(handle)
+        before = await memory_of(handle)
         control = self._control(handle)
         await control.release(_CONTROL_LIMIT_S)
         if await control.awake(_CONTROL_LIMIT_S):
             raise EngineError("engine says that it runs after it was told to release its memory")
         return SuspendResult(
             resident_before=before,
-            resident_after=await _held(handle),
+            resident_after=await memory_of(handle),
             depth="released",
             ms=(time.perf_counter() - began) * 1000,
         )
@@ -281,11 +275,6 @@ class TensorRtLlm(ProcessEngine):
             self._ports.give_back(run.port)
 
 
-def _folder(spec: EngineSpec) -> Path:
-    """Return the folder that the common start makes for this run."""
-    return spec.run_dir / f"{spec.instance}-{spec.epoch}"
-
-
 async def _iterations(handle: EngineHandle, deadline_s: float) -> list[dict[str, Any]]:
     answer = (await _ask(handle, "/metrics", deadline_s)).json()
     if not isinstance(answer, list):
@@ -318,13 +307,3 @@ async def _ask(handle: EngineHandle, path: str, deadline_s: float) -> Answer:
     if answer.status != HTTPStatus.OK:
         raise EngineError(f"engine answered {path} with {answer.status}")
     return answer
-
-
-async def _held(handle: EngineHandle) -> int:
-    """Return the host memory of all its processes in bytes, what they share divided among those who share it."""
-
-    def look() -> int:
-        pids = [stat.pid for stat in members(handle.process.mark, group=handle.pid)]
-        return sum(resident(pid).total if (found := proportional(pid)) is None else found for pid in pids)
-
-    return await asyncio.to_thread(look)

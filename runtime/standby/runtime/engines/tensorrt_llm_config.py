@@ -1,4 +1,4 @@
-"""The configuration file of ``trtllm-serve``: our own strict mirror of the keys that we write.
+"""The configuration file of ``trtllm-serve``: our own strict mirror of the keys that we may write.
 
 TensorRT-LLM refuses unknown keys, but only after a minute of imports, and it cannot be imported without a GPU driver:
 so each value is checked here first. Names and meanings are those of its ``llmapi/llm_args.py``. Only what is set is

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
@@ -18,6 +17,7 @@ from standby.domain.model import EngineKind, Manifest
 from standby.runtime.engines.base import Capabilities, EngineHandle, EngineLoad, EngineSpec, Options, SuspendResult
 from standby.runtime.engines.child_protocol import READY_FD_VARIABLE, SLEEP
 from standby.runtime.engines.process_engine import ProcessEngine
+from standby.runtime.engines.sleep_steps import members_of, memory_of, refuse_busy, until_stopped
 from standby.runtime.engines.vllm_arguments import arguments, environment, kv_bytes
 from standby.runtime.engines.vllm_options import VllmOptions
 from standby.runtime.engines.vllm_program import VllmProgram, find_program
@@ -25,9 +25,7 @@ from standby.runtime.engines.vllm_sleep import LEVELS, SleepControl
 from standby.runtime.exit_status import ExitStatus
 from standby.runtime.foreign import foreign_command
 from standby.runtime.process import EngineProcess
-from standby.runtime.process_group import members
 from standby.runtime.process_ledger import ProcessLedger
-from standby.runtime.procfs import process_stat, proportional, resident
 from standby.runtime.zygote.host import Zygote, ZygotePlan
 
 _log = logging.getLogger(__name__)
@@ -186,33 +184,28 @@ class Vllm(ProcessEngine):
     async def _sleep_on_gpu(self, handle: EngineHandle, level: int) -> SuspendResult:
         if level not in LEVELS:
             raise EngineError(f"sleep level {level} is none of {LEVELS}")
-        load = await self.load(handle, _LOAD_LIMIT_S)
-        if load.running or load.waiting:
-            raise EngineError(
-                f"engine still works on {load.running} requests, {load.waiting} wait; it is not put to sleep",
-                remedy="drain it first",
-            )
-        began, before = time.perf_counter(), await _held(handle)
+        refuse_busy(await self.load(handle, _LOAD_LIMIT_S))
+        began, before = time.perf_counter(), await memory_of(handle)
         self._levels[handle] = level
         await SleepControl(handle.address).sleep(level)
         if (status := handle.process.status) is not None:
             raise EngineError(f"engine ended while it fell asleep: {status.words}")
         return SuspendResult(
             resident_before=before,
-            resident_after=await _held(handle),
+            resident_after=await memory_of(handle),
             depth=f"level {level}",
             ms=(time.perf_counter() - began) * 1000,
         )
 
     async def _sleep_on_cpu(self, handle: EngineHandle) -> SuspendResult:
-        began, before = time.perf_counter(), await _held(handle)
+        began, before = time.perf_counter(), await memory_of(handle)
         if await self._idle(handle):
             handle.process.send(SLEEP)
             await _until_stopped(handle)
         handle.process.send_to_group(signal.SIGSTOP)
         await _until_stopped(handle)
         elapsed = (time.perf_counter() - began) * 1000
-        after = await _held(handle)
+        after = await memory_of(handle)
         return SuspendResult(
             resident_before=before,
             resident_after=after,
@@ -231,25 +224,4 @@ class Vllm(ProcessEngine):
 
 
 async def _until_stopped(handle: EngineHandle) -> None:
-    """Return once every process of the engine is stopped. The kernel tells nobody of a stop by event, hence the looks."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + _SUSPEND_LIMIT_S
-    waiting = {stat.pid for stat in await asyncio.to_thread(members, handle.process.mark, group=handle.pid)}
-    while loop.time() < deadline:
-        if handle.process.status is not None:
-            raise EngineError("engine ended while it was being suspended", remedy="see its log")
-        waiting = {pid for pid in waiting if (stat := process_stat(pid)) is not None and stat.alive and not stat.stopped}
-        if not waiting:
-            return
-        await asyncio.sleep(_SUSPEND_LOOK_S)
-    raise EngineError(f"engine did not stop within {_SUSPEND_LIMIT_S:g} s of being told to sleep", remedy="stop it")
-
-
-async def _held(handle: EngineHandle) -> int:
-    """Return the memory of its processes in bytes, what they share divided among those who share it."""
-
-    def look() -> int:
-        pids = [stat.pid for stat in members(handle.process.mark, group=handle.pid)]
-        return sum(resident(pid).total if (found := proportional(pid)) is None else found for pid in pids)
-
-    return await asyncio.to_thread(look)
+    await until_stopped(handle, await members_of(handle), limit_s=_SUSPEND_LIMIT_S, look_s=_SUSPEND_LOOK_S)

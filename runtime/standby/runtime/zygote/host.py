@@ -12,17 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from standby.domain.endpoint import Failure
 from standby.domain.errors import ForkFailed
 from standby.domain.model import EngineKind
 from standby.runtime.children import become_subreaper
-from standby.runtime.engines.base import StartFailure
+from standby.runtime.engines.base import StartFailure, describe_log
 from standby.runtime.exit_status import ExitStatus
 from standby.runtime.foreign import foreign_command
-from standby.runtime.log_words import first_error_line, log_lines, mask
+from standby.runtime.log_words import mask
 from standby.runtime.process import EngineProcess, engine_environment, open_log, spawn
 from standby.runtime.process_ledger import ProcessLedger
-from standby.runtime.procfs import proportional, resident
+from standby.runtime.procfs import held, resident
 from standby.runtime.zygote.leash import Fork, NothingBornError, complete, hear, writable
 from standby.runtime.zygote.protocol import CONTROL_VARIABLE, DESCRIPTORS_LIMIT, ForkRequest, Ready, Unfit, encode, pair
 
@@ -108,9 +107,7 @@ class Zygote:
 
         Takes tens of milliseconds: to be called in a thread.
         """
-        pid = self._running().pid
-        found = proportional(pid)
-        return resident(pid).total if found is None else found
+        return held(self._running().pid)
 
     def resident_whole(self) -> int:
         """Return its resident bytes with shared pages counted whole: what ``resident_at_start`` is compared with."""
@@ -125,7 +122,7 @@ class Zygote:
             async with asyncio.timeout(deadline_s):
                 word = await self._first_word()
         except TimeoutError as error:
-            failure = self._describe(f"zygote was not ready within {deadline_s:g} s", "zygote_timeout")
+            failure = describe_log(self.log, f"zygote was not ready within {deadline_s:g} s", code="zygote_timeout")
             await complete(self.stop())
             raise StartFailure(failure, remedy="see its log; engines are started without it meanwhile") from error
         except BaseException:
@@ -228,9 +225,9 @@ class Zygote:
         if isinstance(said, Ready):
             return said
         if isinstance(said, Unfit):
-            raise StartFailure(self._describe(f"zygote must not fork: {said.reason}", "zygote_unfit"))
+            raise StartFailure(describe_log(self.log, f"zygote must not fork: {said.reason}", code="zygote_unfit"))
         status = await self._running().exited
-        raise StartFailure(self._describe(f"zygote ended while it preloaded: {status.words}", "zygote_exit"))
+        raise StartFailure(describe_log(self.log, f"zygote ended while it preloaded: {status.words}", code="zygote_exit"))
 
     def _condemn(self, reason: str) -> None:
         if not self._spent.done():  # the first reason is nearest to the cause
@@ -271,7 +268,3 @@ class Zygote:
         return ForkFailed(
             f"engine could not be forked: {mask(reason)}", remedy=f"it can be started without the zygote; see {self.log}"
         )
-
-    def _describe(self, reason: str, code: str) -> Failure:
-        lines, tail = log_lines(self.log)
-        return Failure(reason=mask(reason), first_error=first_error_line(lines), log_tail=tail, code=code)

@@ -25,7 +25,6 @@ import importlib
 import os
 import socket
 import sys
-import time
 import traceback
 from typing import Protocol, cast
 
@@ -73,7 +72,6 @@ def main() -> None:
 
 
 def _prepare(name: str) -> tuple[Profile, Ready]:
-    began = time.monotonic()
     mark = os.environ[MARK_VARIABLE]
     rewrite_mark(mark, "0" * len(mark))  # known now that it can be done, rather than at the first fork
     rewrite_mark("0" * len(mark), mark)
@@ -81,7 +79,7 @@ def _prepare(name: str) -> tuple[Profile, Ready]:
     os.environ.update(profile.ENVIRONMENT)
     profile.preload()
     settle()
-    return profile, Ready(profile.versions(), fitness.thread_count(), time.monotonic() - began)
+    return profile, Ready(profile.versions())
 
 
 def _unfit(profile: Profile) -> str:

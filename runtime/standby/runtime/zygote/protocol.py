@@ -32,11 +32,9 @@ CONTROL_VARIABLE: Final = "STANDBY_ZYGOTE_CONTROL"
 
 @dataclass(frozen=True)
 class Ready:
-    """The zygote has imported everything and can fork. ``threads`` is 1 by construction."""
+    """The zygote has imported everything and can fork."""
 
     version: str
-    threads: int
-    preload_s: float
 
 
 @dataclass(frozen=True)
