@@ -7,6 +7,7 @@ from typing import Final
 
 from pydantic import Field
 
+from standby.domain.priority import Priority
 from standby.domain.values import Record, Value
 
 
@@ -39,6 +40,7 @@ class ApiKey(Record):
     revoked_at: float | None = None
     expires_at: float | None = None
     scopes: tuple[Scope, ...] = ALL_SCOPES
+    priority: Priority | None = Field(default=None, description="of its requests, and the most urgent one they may ask for")
 
 
 class Quotas(Value):
@@ -72,6 +74,7 @@ class AccessKey(Record):
     created_at: float
     expires_at: float | None = None
     revoked_at: float | None = None
+    priority: Priority | None = Field(default=None, description="of its requests, and the most urgent one they may ask for")
 
 
 class StoredCredential(Record):

@@ -22,6 +22,7 @@ class Assignment(Record):
     endpoint: str
     endpoint_generation: int = 1
     variant: str
+    backend: str = Field(default="", description="which of the variant's backends it is; empty: the variant has none")
     served_name: str
     model: Model
     rung: Rung

@@ -16,6 +16,7 @@ class Demand(Record):
     tenant: str
     endpoint: str
     variant: str = Field(default="", description="the variant that is asked for; empty: the endpoint as a whole")
+    backend: str = Field(default="", description="the variant's backend that is meant; empty: it has none")
     in_flight: int = Field(ge=0)
     queued: int = Field(ge=0)
     queued_bytes: int = Field(default=0, ge=0)

@@ -10,6 +10,8 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from standby.domain.durations import FOREVER, Seconds
+from standby.domain.model import EngineKind
+from standby.domain.traffic import TrafficPolicy
 from standby.domain.values import Record, Value
 
 DEFAULT_VARIANT = "AllTraffic"
@@ -64,6 +66,26 @@ def _known(policy: ScalePolicy) -> ScalePolicy:
     return policy
 
 
+class Backend(Value):
+    """One engine of a variant that has several, all serving the same model. None: as the variant says."""
+
+    name: str = Field(default="", description="its name in words and metrics; empty: the engine's")
+    engine: EngineKind
+    weights: str | None = Field(default=None, description="which of the model's named weights; None: the registered ones")
+    engine_options: Mapping[str, str | int | float | bool] | None = Field(
+        default=None, description="None: the model's own, where they are for this engine"
+    )
+    slots: int | None = Field(default=None, ge=1, le=1024)
+    memory_mb: int | None = Field(default=None, ge=128)
+    min_ready: int = Field(default=0, ge=0, le=200)
+    max_instances: int | None = Field(default=None, ge=1, le=200)
+
+    @property
+    def label(self) -> str:
+        """Its name, or its engine's."""
+        return self.name or self.engine.value
+
+
 class Variant(Value):
     """One model behind an endpoint, with its share of the traffic."""
 
@@ -78,7 +100,23 @@ class Variant(Value):
     provisioned: int | None = Field(
         default=None, ge=1, le=200, description="requests at once that what is kept ready is meant for; more count as spillover"
     )
+    backends: tuple[Backend, ...] = Field(
+        default=(),
+        max_length=4,
+        description="several engines for one model, the preferred one first; none: the model's own",
+    )
     policy: ScalePolicy = ScalePolicy()
+
+    @model_validator(mode="after")
+    def _backends_differ(self) -> Variant:
+        labels = [backend.label for backend in self.backends]
+        if len(set(labels)) != len(labels):
+            msg = f"backends: the names {sorted(labels)} are not all different"
+            raise ValueError(msg)
+        if self.backends and self.weights is not None:
+            msg = "give 'weights' inside each backend"
+            raise ValueError(msg)
+        return self
 
     @field_validator("policy")
     @classmethod
@@ -118,6 +156,7 @@ class EndpointConfig(Record):
         description="none: the endpoint's models come as inference components, each on an endpoint of its own"
     )
     created_at: float
+    traffic: TrafficPolicy = TrafficPolicy()
     request: Mapping[str, Any] = Field(
         default_factory=dict, description="SageMaker's request that it comes from, with its name; empty: made otherwise"
     )

@@ -9,10 +9,10 @@ StandbyError
 ├── PayloadTooLarge 413
 ├── QueueFull 429
 ├── Throttled 429
-├── Unavailable 503 ── EndpointFailed · ColdWaitExceeded · BusUnavailable
+├── Unavailable 503 ── EndpointFailed · ColdWaitExceeded · BusUnavailable · Overloaded · WaitExceeded
 ├── ArtifactError 422 ── EmptySource · UnsupportedArtifact · IncompleteDownload · ArtifactChanged ·
 │                        DigestMismatch · SourceUnreachable · DiskFull
-├── EngineError 502 ── EngineStartFailed · ForkFailed · ProbeFailed · EngineDied · InvocationTimeout
+├── EngineError 502 ── EngineStartFailed · ForkFailed · ProbeFailed · EngineDied · InvocationTimeout · PoisonRequest 422
 ├── RevisionConflict 409
 ├── LeaseLost 503
 └── ConfigurationError (exit code 3)
@@ -164,6 +164,18 @@ class ColdWaitExceeded(Unavailable):
     code = "model_not_ready"
 
 
+class Overloaded(Unavailable):
+    """The predicted wait is longer than the endpoint's latency target or the caller's limit allows."""
+
+    code = "overloaded"
+
+
+class WaitExceeded(Unavailable):
+    """The request waited for as long as its priority may."""
+
+    code = "wait_exceeded"
+
+
 class BusUnavailable(Unavailable):
     """NATS does not answer."""
 
@@ -258,6 +270,13 @@ class InvocationTimeout(EngineError):
 
     code = "invocation_timeout"
     http_status = 504
+
+
+class PoisonRequest(EngineError):
+    """An engine has died of this very request; it is not given to another one for a while."""
+
+    code = "poison_request"
+    http_status = 422
 
 
 class RevisionConflict(StandbyError):

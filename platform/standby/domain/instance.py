@@ -118,6 +118,12 @@ class Instance(Record):
     model_digest: str
     version: str = Field(default="", description="of the assignment; empty: its node did not say")
     engine: EngineKind | None = Field(default=None, description="None: its node did not say")
+    backend: str = Field(default="", description="which of the variant's backends it is; empty: the variant has none")
+    prioritised: bool = Field(default=False, description="its engine works by the priority that a request names")
+    adapters: tuple[str, ...] = Field(default=(), description="LoRA adapters that it has loaded")
+    memory_pressure: float | None = Field(
+        default=None, ge=0, description="used share of the engine's own cache, in steps of 0.02; None: it cannot say"
+    )
     state: InstanceState
     epoch: int = Field(ge=0, description="grows each time the door opens for this instance")
     door: str = Field(description="host:port of the node's door")

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Final
 
-from standby.domain.endpoint import EndpointConfig, ScalePolicy, Variant, VariantCapacity
+from standby.domain.endpoint import Backend, EndpointConfig, ScalePolicy, Variant, VariantCapacity
 from standby.domain.model import EngineKind, Manifest, Model, ModelFormat
 
 # Real engines, the preferred one first. The fake one serves everything and is used only where it is asked for.
@@ -95,3 +95,47 @@ def gpus_of(options: Mapping[str, str | int | float | bool]) -> int:
     """Return how many GPUs one instance computes on, where its engine computes on GPUs: ``devices``, ``tensor_parallel``."""
     found = options.get("devices", options.get("tensor_parallel", 1))
     return max(1, found) if isinstance(found, int) else 1
+
+
+def parts_of(variant: Variant) -> tuple[tuple[Backend | None, Variant], ...]:
+    """Return the variant as plain ones, one for each backend; itself where it has none.
+
+    Each has its backend's weights, slots and bounds, and no backends; the name stays the variant's.
+    """
+    if not variant.backends:
+        return ((None, variant),)
+    return tuple((backend, _part(variant, backend)) for backend in variant.backends)
+
+
+def part_label(variant: str, backend: str) -> str:
+    """Return the name under which demand for a variant's backend is counted."""
+    return f"{variant}/{backend}" if backend else variant
+
+
+def model_of_part(model: Model, part: Variant, backend: Backend | None) -> Model | None:
+    """Return ``model`` as the instances of one part serve it; None where it has no such weights."""
+    served = with_weights(model, part.weights)
+    if served is None or backend is None:
+        return served
+    options = backend.engine_options
+    if options is None:
+        options = model.engine_options if model.engine is backend.engine else {}
+    return served.model_copy(update={"engine": backend.engine, "engine_options": dict(options), "weights": {}})
+
+
+def _part(variant: Variant, backend: Backend) -> Variant:
+    policy = variant.policy
+    most = policy.max_instances if backend.max_instances is None else backend.max_instances
+    changed = {
+        "slots": policy.slots if backend.slots is None else backend.slots,
+        "min_ready": backend.min_ready,
+        "max_instances": max(most, backend.min_ready),
+    }
+    return variant.model_copy(
+        update={
+            "backends": (),
+            "weights": backend.weights,
+            "memory_mb": variant.memory_mb if backend.memory_mb is None else backend.memory_mb,
+            "policy": ScalePolicy.model_validate({**policy.model_dump(), **changed}),
+        }
+    )

@@ -15,9 +15,9 @@ import pytest
 
 from standby.domain.errors import EngineError, EngineStartFailed, InvalidInput
 from standby.domain.node import DeviceKind
+from standby.domain.priority import Priority, engine_priority
 from standby.runtime.engines.base import EngineHandle, EngineLoad, failure_of
 from standby.runtime.engines.loopback_ports import LOOPBACK
-from standby.runtime.engines.priorities import PriorityLevel, engine_priority
 from standby.runtime.engines.tensorrt_llm import TensorRtLlm
 from standby.runtime.process_group import members
 from standby.runtime.process_ledger import ProcessLedger
@@ -196,9 +196,9 @@ async def test_an_engine_that_refuses_alternatives_is_probed_without_margins(led
     assert probe.margins == ()
 
 
-@pytest.mark.parametrize("level", PriorityLevel)
+@pytest.mark.parametrize("level", Priority)
 async def test_our_priorities_are_legal_there_and_others_are_refused(
-    ledger: ProcessLedger, run_dir: Path, level: PriorityLevel
+    ledger: ProcessLedger, run_dir: Path, level: Priority
 ) -> None:
     engine = trtllm_adapter(ledger, SLEEPING)
     spec = trtllm_spec(run_dir, version=SLEEPING, options={"priority": True})

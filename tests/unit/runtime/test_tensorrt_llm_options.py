@@ -10,14 +10,14 @@ from pydantic import ValidationError
 
 from standby.domain.errors import InvalidInput
 from standby.domain.model import EngineKind, Manifest, ModelFormat, ObjectRef
-from standby.runtime.engines.priorities import PriorityLevel, engine_priority
+from standby.domain.priority import Priority, engine_priority
 from standby.runtime.engines.tensorrt_llm_config import KvCacheConfig, TrtLlmConfig
 from standby.runtime.engines.tensorrt_llm_options import TensorRtLlmOptions
 from standby.runtime.process_ledger import ProcessLedger
 from support.trtllm import SLEEPING, trtllm_adapter
 
 pytestmark = pytest.mark.decision
-URGENCY = (PriorityLevel.URGENT, PriorityLevel.HIGH, PriorityLevel.NORMAL, PriorityLevel.BATCH)
+URGENCY = (Priority.URGENT, Priority.HIGH, Priority.NORMAL, Priority.BATCH)
 
 
 def written(slots: int = 4, **options: str | int | float | bool) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def test_more_urgent_is_lower_for_vllm_and_higher_for_tensorrt_llm() -> None:
     trtllm = [engine_priority(EngineKind.TENSORRT_LLM, level) for level in URGENCY]
     assert vllm == sorted(vllm, key=lambda value: value or 0)
     assert all(isinstance(value, int) for value in vllm)
-    assert engine_priority(EngineKind.VLLM, PriorityLevel.NORMAL) == 0  # what an engine without priorities accepts
+    assert engine_priority(EngineKind.VLLM, Priority.NORMAL) == 0  # what an engine without priorities accepts
     assert trtllm == sorted(trtllm, key=lambda value: -(value or 0))
     assert all(value is not None and 0 <= value <= 1 for value in trtllm)
     assert {engine_priority(EngineKind.LLAMA_CPP, level) for level in URGENCY} == {None}
