@@ -86,6 +86,10 @@ conformance: $(DEV) conformance-clients ## AWS's unmodified clients, and every c
 bench-control: $(DEV) $(MOTO)/.installed ## The control plane beside moto's server; 10,000 endpoints of 100 tenants.
 	$(BIN)/python tests/benchmarks/bench_control.py $(BENCH_ARGS)
 
+.PHONY: soak
+soak: $(DEV) ## Two gateways and two nodes under load while parts of them die, for ten minutes: nothing lost untold, nothing twice.
+	$(BIN)/python tests/benchmarks/soak.py $(SOAK_ARGS)
+
 bench-wake: $(DEV) ## The wake path and the price of being asleep.
 	$(BIN)/python tests/benchmarks/bench_wake.py $(BENCH_ARGS)
 

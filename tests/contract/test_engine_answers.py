@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from standby.domain.errors import EngineError
+from standby.domain.model import EngineKind
 from standby.runtime.engines.base import EngineLoad
 from standby.runtime.engines.loopback_ports import LOOPBACK
 from standby.runtime.process_group import members
@@ -89,9 +90,16 @@ async def test_load_tells_what_runs_and_that_it_gets_on(served: Served) -> None:
         now = await load(served)
         return now.running > 0 and (now.progress or 0) > before
 
+    async def fills() -> bool:
+        used = (await load(served)).kv_used
+        assert used is not None
+        assert used <= 1
+        return used > 0 or served.case.adapter.kind is EngineKind.FAKE
+
     asking = asyncio.ensure_future(ask(served.handle, max_tokens=400, ignore_eos=True))
     try:
         await until(works, "load tells of the request")
+        await until(fills, "the request holds some of the cache")
     finally:
         await asking
     await until(lambda: running_nothing(served), "idle after")

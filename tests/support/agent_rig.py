@@ -45,6 +45,9 @@ class ScriptedEngine:
         self.loads = False
         self.may_end = asyncio.Event()
 
+    def prioritised(self, options: Any) -> bool:
+        return bool(options.get("priority"))
+
     def estimate_bytes(self, *_arguments: Any) -> int:
         return 60
 

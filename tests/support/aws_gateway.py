@@ -17,7 +17,8 @@ from botocore.config import Config
 from standby.bus.connection import Bus
 from standby.bus.tables_set import Tables, open_tables
 from standby.domain.access import ALL_SCOPES, Scope
-from standby.gateway.main import GatewayServer, gateway
+from standby.gateway.drain import GatewayServer
+from standby.gateway.main import gateway
 from standby.gateway.public_port import PublicProtocol
 from standby.gateway.settings import GatewaySettings
 from standby.host.sealing import SealingKey
@@ -106,11 +107,11 @@ async def aws_gateway(tmp_path: Path, **settings: Any) -> AsyncIterator[AwsGatew
             "open_sources": True,
             **settings,
         }
-        app, stopping = await stack.enter_async_context(gateway(GatewaySettings(**given), nats.settings()))
+        app, ending = await stack.enter_async_context(gateway(GatewaySettings(**given), nats.settings()))
         config = uvicorn.Config(
             app, host="127.0.0.1", port=0, http=PublicProtocol, ws="none", lifespan="off", log_config=None, access_log=False
         )
-        server = GatewayServer(config, stopping)
+        server = GatewayServer(config, ending)
         task = asyncio.create_task(server.serve())
         found = None
         try:

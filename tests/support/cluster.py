@@ -43,6 +43,7 @@ from standby.domain.endpoint import (
 from standby.domain.instance import Instance, InstanceState, Rung
 from standby.domain.model import Model
 from standby.domain.names import key
+from standby.domain.serving import labels_of
 from support.cluster_records import GIB, HATCHED, MIB, TENANT, cached, make_config, make_endpoint, make_model, make_node
 
 __all__ = ["GIB", "HATCHED", "MIB", "REST", "TENANT", "Cluster", "Slot", "cached", "make_config", "make_endpoint"]
@@ -72,7 +73,8 @@ class Slot:
 class Cluster:
     """Endpoints, nodes and one gateway; ``run_until`` lets time pass, planning only on news and at the plan's own wakes.
 
-    Instances of the endpoints and models in ``fails`` do not start; on the nodes in ``no_hatch`` no zygote is ever ready.
+    Instances of the endpoints, models and backends in ``fails`` do not start; on the nodes in ``no_hatch`` no zygote is
+    ever ready.
     """
 
     load_s: float = 2.0
@@ -90,8 +92,8 @@ class Cluster:
     models: dict[str, Model] = field(default_factory=dict)
     nodes: dict[str, ObservedNode] = field(default_factory=dict)
     silent_nodes: set[str] = field(default_factory=set)
-    traffic: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
-    ended_at: dict[tuple[str, str], float] = field(default_factory=dict)
+    traffic: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
+    ended_at: dict[tuple[str, str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.book = DemandBook(lambda: self.now)
@@ -146,12 +148,13 @@ class Cluster:
         record, _ = self.endpoints[key(TENANT, name)]
         self.endpoints[key(TENANT, name)] = (record.model_copy(update=changes), self._next())
 
-    def ask(self, name: str = "e", *, queued: int = 0, in_flight: int = 0, variant: str = "") -> None:
-        """Say what the gateway has for an endpoint, or for a variant of it, from now on."""
-        before = self.traffic.get((name, variant), (0, 0))
-        self.traffic[name, variant] = (in_flight, queued)
+    def ask(self, name: str = "e", *, queued: int = 0, in_flight: int = 0, variant: str = "", backend: str = "") -> None:
+        """Say what the gateway has for an endpoint, for a variant of it, or for one of its backends, from now on."""
+        part = (name, variant, backend)
+        before = self.traffic.get(part, (0, 0))
+        self.traffic[part] = (in_flight, queued)
         if sum(before) and not in_flight + queued:
-            self.ended_at[name, variant] = self.now
+            self.ended_at[part] = self.now
         self.beat()
 
     def beat(self) -> None:
@@ -164,11 +167,12 @@ class Cluster:
                 tenant=TENANT,
                 endpoint=name,
                 variant=variant,
+                backend=backend,
                 in_flight=in_flight,
                 queued=queued,
-                idle=0.0 if in_flight + queued else self.now - self.ended_at.get((name, variant), self.now),
+                idle=0.0 if in_flight + queued else self.now - self.ended_at.get((name, variant, backend), self.now),
             )
-            for (name, variant), (in_flight, queued) in self.traffic.items()
+            for (name, variant, backend), (in_flight, queued) in self.traffic.items()
         )
         self.book.take_beat(GatewayBeat(gateway="g1", boot_id="g", sequence=self._sequence, demands=demands))
 
@@ -192,14 +196,14 @@ class Cluster:
             own = tuple(p for p in placed.values() if p.assignment.endpoint == record.name)
             self.book.keep_window(name, 60.0)
             config, pending = self.configs.get(record.config), self.configs.get(record.pending_config or "")
-            names = [variant.name for one in (config, pending) if one is not None for variant in one.variants]
+            variants = [variant for one in (config, pending) if one is not None for variant in one.variants]
             views[name] = EndpointView(
                 key=name,
                 record=record,
                 revision=revision,
                 config=config,
                 pending=pending,
-                demands=self.book.by_variant(name, names),
+                demands=self.book.by_variant(name, dict.fromkeys(label for one in variants for label in labels_of(one))),
                 pending_at=self._pending_at.get(name, 0.0),
                 models=self.models,
                 demand=self.book.demand(name),
@@ -264,6 +268,7 @@ class Cluster:
             "tenant": TENANT,
             "endpoint": slot.assignment.endpoint,
             "variant": slot.assignment.variant,
+            "backend": slot.assignment.backend,
             "served_name": slot.assignment.served_name,
             "model_digest": slot.assignment.model.manifest.digest,
             "state": state,
@@ -305,7 +310,7 @@ class Cluster:
     def _finish(self, name: str, slot: Slot) -> None:
         rung = slot.assignment.rung
         slot.done_at = math.inf
-        if rung is Rung.READY and {slot.assignment.endpoint, slot.assignment.model.name} & self.fails:
+        if rung is Rung.READY and self._names(slot.assignment) & self.fails:
             attempts = 1
             if slot.seen is not None and slot.seen.record.failure is not None:
                 attempts = slot.seen.record.failure.attempts + 1
@@ -316,6 +321,9 @@ class Cluster:
             self._rest_on_zygote(name, slot)
         else:
             self.report(name, REST[rung])
+
+    def _names(self, assignment: Assignment) -> set[str]:
+        return {assignment.endpoint, assignment.model.name, assignment.backend}
 
     def _rest_on_zygote(self, name: str, slot: Slot) -> None:
         """Report staged first, as nodes do, then zygote once it has hatched; an engine without one stays staged."""
@@ -343,6 +351,7 @@ class Cluster:
                     endpoint=action.endpoint,
                     endpoint_generation=action.generation,
                     variant=action.variant,
+                    backend=action.backend,
                     served_name=action.served_name,
                     model=action.model,
                     rung=action.rung,

@@ -24,12 +24,16 @@ helper_dies_after_s  starts a helper process which kills itself after that
 near_tie             every so many tokens the second best is near
 runaway_mib          starts a process in a session of its own, which holds so much memory and outlives everybody
 wakes_wrong          says something else after it was stopped and continued
+kv_used              what it tells of its key-value cache while requests run; 0 otherwise
+priority, adapters   what its adapter says of it: whether it goes by priority, and LoRA adapters, joined by commas
 ===================  ====================================================================================
 
 A single completion whose body has ``fail_with`` is answered with that status, one with ``poison`` kills the process. One
-that asks for ``logprobs`` gets each token with a second best one: 3 nats behind it, every ``near_tie``-th token 0.05.
+with a ``nonce`` gets it back as its tokens, ``<nonce>:0 <nonce>:1 …``. One that asks for ``logprobs`` gets each token with
+a second best one: 3 nats behind it, every ``near_tie``-th token 0.05.
 
-``GET /metrics`` are Prometheus figures: ``fake:requests_running``, ``fake:requests_waiting``, ``fake:tokens_total``.
+``GET /metrics`` are Prometheus figures: ``fake:requests_running``, ``fake:requests_waiting``, ``fake:tokens_total``,
+``fake:kv_used``.
 
 ``GET /stats`` says how many requests run (``active``), ended (``served``), were cut off by the client (``aborts``), how
 many ran at once (``peak``), and how many ``tokens`` were generated.
@@ -125,7 +129,9 @@ class FakeEngine:
         return 404, error_body(f"no route {path}")
 
     def metrics(self) -> str:
+        used = float(self.knobs.get("kv_used", 0)) if self.stats["active"] else 0.0
         return (
+            f"# TYPE fake:kv_used gauge\nfake:kv_used {used}\n"
             f"# TYPE fake:requests_running gauge\nfake:requests_running {self.stats['active']}\n"
             "# TYPE fake:requests_waiting gauge\nfake:requests_waiting 0\n"
             f"# TYPE fake:tokens counter\nfake:tokens_total {self.stats['tokens']}\n"
@@ -174,7 +180,8 @@ class FakeEngine:
             if number == self.knobs.get("die_after_tokens"):
                 os.kill(os.getpid(), signal.SIGKILL)
             self.stats["tokens"] += 1
-            yield ("" if number == 0 else " ") + words[number % len(words)]
+            word = f"{asked['nonce']}:{number}" if "nonce" in asked else words[number % len(words)]
+            yield ("" if number == 0 else " ") + word
 
     async def pause(self, gone: asyncio.Future[bytes]) -> None:
         stalled = self.knobs.get("stall") or time.monotonic() - self.began >= float(self.knobs.get("stall_after_s", "inf"))

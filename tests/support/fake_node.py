@@ -72,6 +72,7 @@ class FakeNode:
             tenant=wanted.tenant,
             endpoint=wanted.endpoint,
             variant=wanted.variant,
+            backend=wanted.backend,
             served_name=wanted.served_name,
             model_digest=wanted.model.manifest.digest,
             state=state,

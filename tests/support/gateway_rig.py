@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import uvicorn
 
 from standby.domain.access import ApiKey
 from standby.domain.endpoint import ScalePolicy, Variant
-from standby.domain.errors import EndpointNotFound, VariantNotFound
+from standby.domain.errors import EndpointNotFound, ModelNotFound, VariantNotFound
+from standby.domain.traffic import TrafficPolicy
 from standby.gateway import keys
 from standby.gateway.accounts import Account, Accounts
 from standby.gateway.dataplane import DataPlane, RuntimeOptions
 from standby.gateway.desk import AllRooms, Desk, Route
+from standby.gateway.metering import Meter, Usage
 from standby.gateway.public_port import PublicProtocol
 from support.builders import TENANT, an_endpoint, an_instance
 from support.door_rig import INSTANCE, SLOTS, TOKEN, Rig
@@ -28,19 +30,23 @@ PATH = "/endpoints/e/invocations"
 
 
 class RememberedAccounts(Accounts):
-    """Accounts that remember how each request of the endpoint ended."""
+    """Accounts that remember how each request of the endpoint ended, what it had used, and whether its answer was whole."""
 
     def __init__(self) -> None:
         super().__init__()
         self.outcomes: list[str] = []
+        self.used: list[tuple[Usage, bool]] = []
 
     def of(self, desk: Desk) -> Account:
         account = super().of(desk)
-        outcomes = self.outcomes
+        outcomes, used = self.outcomes, self.used
 
         class Remembering(Account):
             def ended(self, outcome: str) -> None:
                 outcomes.append(outcome)
+
+            def metered(self, meter: Meter) -> None:
+                used.append((meter.usage(), meter.whole))
 
         return Remembering(account.tenant, account.endpoint)
 
@@ -59,7 +65,10 @@ class FixedDirectory:
             raise VariantNotFound("no such variant")
         return self.desk_of_e
 
-    desk_serving = desk
+    def desk_serving(self, _tenant: str, served_name: str) -> Desk:
+        if served_name not in ("e", self.desk_of_e.route.endpoint.served_name):
+            raise ModelNotFound("no such model")
+        return self.desk_of_e
 
 
 @dataclass
@@ -105,10 +114,16 @@ async def gateway_rig(
     awake: bool = True,
     max_body_bytes: int = 10**6,
     runtime: RuntimeOptions | None = None,
+    server_of: Callable[[uvicorn.Config], uvicorn.Server] = uvicorn.Server,
+    traffic: TrafficPolicy | None = None,
 ) -> AsyncIterator[GatewayRig]:
     """Serve the endpoint ``e``, whose one instance is the door's; unless it is ``awake``, it has none."""
     desk = Desk(
-        Route(an_endpoint(tenant=tenant), variant or Variant(model="m", policy=ScalePolicy(max_cold_wait=20))),
+        Route(
+            an_endpoint(tenant=tenant),
+            variant or Variant(model="m", policy=ScalePolicy(max_cold_wait=20)),
+            traffic=traffic or TrafficPolicy(),
+        ),
         AllRooms(10**8),
         time.monotonic,
         time.time,
@@ -141,7 +156,7 @@ async def gateway_rig(
         access_log=False,
         timeout_graceful_shutdown=grace_s,
     )
-    server = uvicorn.Server(config)
+    server = server_of(config)
     serving = asyncio.create_task(server.serve())
     try:
         await until(lambda: server.started or serving.done())

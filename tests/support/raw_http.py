@@ -47,7 +47,11 @@ class RawClient:
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         sock.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(sock, (host, port))
+        try:
+            await asyncio.get_running_loop().sock_connect(sock, (host, port))
+        except OSError:
+            sock.close()
+            raise
         return cls(*await asyncio.open_connection(sock=sock, limit=4096 if receive_buffer else 2**16))
 
     def send(self, method: str, path: str, headers: dict[str, str], body: bytes = b"", *, framed: bool = True) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import gguf
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from standby.artifacts.bpe import bpe_tokenizer
 
 
 def write_tokenizer(reader: gguf.GGUFReader, into: Path, *, context_length: int) -> None:
@@ -28,7 +29,8 @@ def write_tokenizer(reader: gguf.GGUFReader, into: Path, *, context_length: int)
         for token, kind in zip(tokens, value("ggml.token_type"), strict=True)
         if kind in {gguf.TokenType.CONTROL, gguf.TokenType.USER_DEFINED}
     ]
-    _tokenizer(tokens, value("ggml.merges"), special).save(str(into / "tokenizer.json"))
+    tokenizer = bpe_tokenizer(tokens, value("ggml.merges"), special, split=value("ggml.pre"))
+    tokenizer.save(str(into / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "add_prefix_space": False,
@@ -41,14 +43,3 @@ def write_tokenizer(reader: gguf.GGUFReader, into: Path, *, context_length: int)
         "chat_template": value("chat_template"),
     }
     (into / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
-
-
-def _tokenizer(tokens: Sequence[str], merges: Sequence[str], special: Sequence[str]) -> Tokenizer:
-    pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
-    tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=pairs))
-    # Each digit is a token of its own; the rest is split as GPT-2 does.
-    digits, words = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    return tokenizer

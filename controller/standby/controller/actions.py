@@ -33,6 +33,7 @@ class Assign:
     demand_at: float | None
     reason: str
     version: str = ""
+    backend: str = ""
     admits: int | None = None
     inputs: Inputs = field(default_factory=dict)
 

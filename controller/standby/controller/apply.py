@@ -141,6 +141,7 @@ class Applier:
             endpoint=action.endpoint,
             endpoint_generation=action.generation,
             variant=action.variant,
+            backend=action.backend,
             served_name=action.served_name,
             model=action.model,
             rung=action.rung,

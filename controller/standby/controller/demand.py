@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from standby.controller.view import Bucket, EndpointDemand
+from standby.controller.asked import Bucket, EndpointDemand
 from standby.domain.demand import Demand, GatewayBeat
 from standby.domain.names import key
+from standby.domain.serving import part_label
 
 GATEWAY_LEASE_S: Final = 10.0
 _SHORTEST_BUCKET_S: Final = 0.25
 _BUCKETS_PER_WINDOW: Final = 240
 _LONGEST_WINDOW_S: Final = 3600.0
 
-# ``tenant.name`` of the endpoint, and the variant.
+# ``tenant.name`` of the endpoint, and the variant, or the variant and its backend as ``part_label`` writes them.
 Part: TypeAlias = tuple[str, str]
 
 
@@ -65,7 +66,7 @@ class _Series:
 
 @dataclass(slots=True)
 class _Book:
-    """What is remembered of one endpoint: as a whole, and by variant once there are several."""
+    """What is remembered of one endpoint: as a whole, and by variant or backend once there are several."""
 
     whole: _Series = field(default_factory=_Series)
     parts: dict[str, _Series] = field(default_factory=dict)
@@ -93,8 +94,9 @@ class DemandBook:
     """Collects demand and beats; owned by the controller's one event loop.
 
     A gateway's counts are a lease: ten seconds after it was last heard they no longer count, so that a gateway
-    killed with requests in flight does not pin an endpoint for ever (field case B20). Counts are kept by endpoint and
-    variant; a gateway that names no variant speaks of the endpoint as a whole.
+    killed with requests in flight does not pin an endpoint for ever (field case B20). Counts are kept by endpoint,
+    variant and backend; a gateway that names no backend speaks of the variant, one that names no variant of the endpoint
+    as a whole.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -118,7 +120,7 @@ class DemandBook:
         gateway = self._admit(beat.gateway, beat.boot_id, beat.sequence, now)
         if gateway is None:
             return ()
-        mentioned = {(key(demand.tenant, demand.endpoint), demand.variant): demand for demand in beat.demands}
+        mentioned = {_part_of(demand): demand for demand in beat.demands}
         changed = {part[0]: None for part, demand in mentioned.items() if self._store(gateway, demand, now)}
         for part in [part for part in gateway.counts if part not in mentioned]:
             counts = gateway.counts.pop(part)
@@ -168,7 +170,11 @@ class DemandBook:
         return self._sum(endpoint, None, None if book is None else book.whole)
 
     def by_variant(self, endpoint: str, variants: Iterable[str]) -> Mapping[str, EndpointDemand]:
-        """Return the same for each of ``variants``; under ``""`` what a gateway says that does not tell them apart."""
+        """Return the same for each of ``variants``; under ``""`` what a gateway says that does not tell them apart.
+
+        A variant's backend is asked for by its ``part_label``; under the variant's name alone is then what a gateway says
+        that does not tell backends apart.
+        """
         book = self._books.get(endpoint)
         told = {label for gateway in self._gateways.values() for name, label in gateway.counts if name == endpoint}
         labels = [*variants, *({""} & told)]
@@ -227,7 +233,7 @@ class DemandBook:
         return gateway
 
     def _store(self, gateway: _Gateway, demand: Demand, now: float) -> bool:
-        part = (key(demand.tenant, demand.endpoint), demand.variant)
+        part = _part_of(demand)
         before = gateway.counts.get(part)
         active_at = now if demand.in_flight or demand.queued else now - demand.idle
         gateway.counts[part] = _Counts(demand.in_flight, demand.queued, active_at, demand.oldest_arrival_at)
@@ -267,3 +273,7 @@ class DemandBook:
         if book is None:
             book = self._books[endpoint] = _Book()
         return book
+
+
+def _part_of(demand: Demand) -> Part:
+    return key(demand.tenant, demand.endpoint), part_label(demand.variant, demand.backend if demand.variant else "")

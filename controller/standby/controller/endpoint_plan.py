@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 from standby.controller import keepalive, limits, placement, scaling, status, updates, victims
 from standby.controller.actions import Action, Assign, Decision, DropEndpoint, Inputs, Plan, Retarget, Unassign
 from standby.controller.served import Served, served
-from standby.controller.view import LOST_NODE_KEPT_S, NEVER, ClusterView, EndpointDemand, EndpointView, Placed
-from standby.domain.endpoint import EndpointStatus
+from standby.controller.view import LOST_NODE_KEPT_S, NEVER, ClusterView, EndpointView, Placed
 from standby.domain.instance import Rung
+from standby.domain.node import NodeMode
 
 # A failed endpoint with no instance left tries again when somebody asks, at most this often.
 FAILED_RETRY_S: Final = 60.0
@@ -29,7 +29,7 @@ class _Draft:
     actions: list[Action] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     wake_at: float = NEVER
-    no_fit: str | None = None
+    no_fit: dict[status.Part, str] = field(default_factory=dict)
     no_room: str | None = None
 
     def wake(self, at: float) -> None:
@@ -131,9 +131,8 @@ def _serve(draft: _Draft) -> None:
     live = _drop_lost(draft, fresh)
     gone = _drop_broken_rests(draft, live)
     of = [(one, [p for p in live if p not in gone and one.has(p, generation)]) for one in variants]
-    for one, its in of:
-        if not one.coming:
-            _scale(draft, one, its)
+    for _, parts in groupby((pair for pair in of if not pair[0].coming), key=lambda pair: pair[0].variant.name):
+        _scale_variant(draft, list(parts))
     live = [p for one, its in of if not one.coming for p in its]
     _update(draft, [(one, its) for one, its in of if one.coming], live)
     _retire(draft, _drop_lost(draft, outdated), any(p.ready for p in live))
@@ -159,25 +158,38 @@ def _update(draft: _Draft, coming: Sequence[tuple[Served, list[Placed]]], servin
     if not endpoint.pending_resolved:
         draft.note("hold", f"config {endpoint.record.pending_config} or one of its models is not at hand; the update waits")
         return
-    active = endpoint.demand.concurrency > 0 or any(p.wants_ready for p in serving)
-    arrivals = [updates.Arrival(one, tuple(its), updates.needed(one, endpoint, now, active=active)) for one, its in coming]
+    arrivals = [
+        updates.Arrival(one, tuple(its), updates.needed(one, endpoint, now, active=_active(endpoint, one, serving)))
+        for one, its in coming
+    ]
     if not any(arrival.failure for arrival in arrivals):
-        for arrival in arrivals:
-            _bring_up(draft, arrival)
+        for _, group in groupby(arrivals, key=lambda arrival: arrival.served.variant.name):
+            _bring_up(draft, list(group))
     settled, look_again = updates.settle(endpoint, arrivals, draft.no_room, now)
     draft.wake(look_again)
     if settled is not None:
         draft.actions.append(settled)
 
 
-def _bring_up(draft: _Draft, arrival: updates.Arrival) -> None:
-    one, its = arrival.served, arrival.placed
-    up = sum(p.wants_ready for p in its)
-    decided = scaling.ScaleDecision(arrival.need, f"an update needs {arrival.need} ready instances of {one.variant.name}")
+def _active(endpoint: EndpointView, one: Served, serving: Sequence[Placed]) -> bool:
+    """Whether something is up or asked for of what ``one`` is to replace."""
+    if one.follows is None:
+        return endpoint.demand.concurrency > 0 or any(p.wants_ready for p in serving)
+    return one.follows.concurrency > 0 or any(p.wants_ready for p in serving if p.part == one.part)
+
+
+def _bring_up(draft: _Draft, arrivals: Sequence[updates.Arrival]) -> None:
+    """Let as many climb as one variant of the update needs, each of its backends for itself."""
     start = len(draft.actions)
-    if arrival.need > up:
-        _climb(draft, one, its, decided, {"variant": one.variant.name, "current": up, "desired": arrival.need})
-    draft.actions[start:] = limits.share_out(one.variant, its, draft.actions[start:])
+    for arrival in arrivals:
+        one, its = arrival.served, arrival.placed
+        up = sum(p.wants_ready for p in its)
+        decided = scaling.ScaleDecision(arrival.need, f"an update needs {arrival.need} ready instances of {one.label}")
+        if arrival.need > up:
+            seen: Inputs = {"variant": one.variant.name, "backend": one.backend, "current": up, "desired": arrival.need}
+            _climb(draft, one, its, decided, seen)
+    parts = [(arrival.served.variant, arrival.placed) for arrival in arrivals]
+    draft.actions[start:] = limits.share_out(parts, draft.actions[start:])
 
 
 def _retire(draft: _Draft, outdated: Iterable[Placed], replaced: bool) -> None:
@@ -189,14 +201,19 @@ def _retire(draft: _Draft, outdated: Iterable[Placed], replaced: bool) -> None:
 
 
 def _drop_lost(draft: _Draft, placed: Sequence[Placed]) -> list[Placed]:
-    """Return those on living nodes; those whose node stayed silent for five minutes are removed.
+    """Return those on living nodes; those whose node stayed silent for five minutes, or is being emptied, are removed.
 
     Silence alone is no evidence: until then the assignment is kept, and only not counted as capacity.
     """
     live: list[Placed] = []
     for one in placed:
         if draft.cluster.alive(one, draft.now):
-            live.append(one)
+            mode = draft.cluster.nodes[one.assignment.node].record.mode
+            # A rest stays: the node's next agent takes it up again. What a drained node lets go is gone.
+            if mode.sheds and (one.wants_ready or mode is not NodeMode.LEAVING):
+                draft.unassign(one, f"node {one.assignment.node} is {mode}")
+            else:
+                live.append(one)
             continue
         give_up = draft.cluster.lost_since(one) + LOST_NODE_KEPT_S
         if draft.now >= give_up:
@@ -214,9 +231,17 @@ def _drop_broken_rests(draft: _Draft, live: Sequence[Placed]) -> list[Placed]:
     return broken
 
 
+def _scale_variant(draft: _Draft, parts: Sequence[tuple[Served, list[Placed]]]) -> None:
+    """Scale each backend of a variant, or the variant itself, and say how many each door lets in."""
+    start = len(draft.actions)
+    for one, its in parts:
+        _scale(draft, one, its)
+    draft.actions[start:] = limits.share_out([(one.variant, its) for one, its in parts], draft.actions[start:])
+
+
 def _scale(draft: _Draft, one: Served, live: Sequence[Placed]) -> None:
-    """Bring one variant to its number of ready instances, let what is idle sink, and say how many each door lets in."""
-    now, start = draft.now, len(draft.actions)
+    """Bring one part to its number of ready instances, and let what is idle sink."""
+    now = draft.now
     up = [p for p in live if p.wants_ready]
     crowded = one.demand.concurrency > len(up) * one.variant.policy.load > 0
     capacity = scaling.Capacity(
@@ -232,16 +257,16 @@ def _scale(draft: _Draft, one: Served, live: Sequence[Placed]) -> None:
         _climb(draft, one, live, decision, inputs)
     elif decision.count < len(up):
         up = _shrink(draft, one, up, decision, inputs)
-    elif status.starved(draft.endpoint) and not up:
+    elif status.starved(draft.endpoint, one.part) and not up:
         _look_for_room(draft, one, live)
     _keep_alive(draft, one, live, up)
-    draft.actions[start:] = limits.share_out(one.variant, live, draft.actions[start:])
 
 
 def _inputs(one: Served, capacity: scaling.Capacity, count: int) -> Inputs:
     demand = one.demand
     return {
         "variant": one.variant.name,
+        "backend": one.backend,
         "in_flight": demand.in_flight,
         "queued": demand.queued,
         "demand_valid": demand.valid,
@@ -273,8 +298,8 @@ def _climb(draft: _Draft, one: Served, live: Sequence[Placed], decision: scaling
             draft.note("no capacity", choice.reason, inputs)
             if one.coming:
                 draft.no_room = choice.reason
-            elif not any(p.wants_ready for p in live):
-                draft.no_fit = choice.reason
+            elif not choice.passing and not any(p.wants_ready for p in live):
+                draft.no_fit[one.part] = choice.reason
             return
         siblings = [p for p in siblings if p is not choice.wake]
         _place(draft, one, choice, f"{decision.reason}; {choice.reason}", inputs)
@@ -304,6 +329,7 @@ def _place(draft: _Draft, one: Served, choice: placement.Choice, reason: str, in
             demand_at=one.demand.oldest_arrival_at,
             reason=reason,
             version=one.version,
+            backend=one.backend,
             inputs=seen,
         )
     )
@@ -313,7 +339,7 @@ def _look_for_room(draft: _Draft, one: Served, live: Sequence[Placed]) -> None:
     """Keep the endpoint Failed for want of room as long as there is none, also while nobody asks."""
     choice = placement.choose(one.variant, one.model, draft.cluster.nodes.values(), live, draft.promised, draft.now)
     if isinstance(choice, placement.NoFit):
-        draft.no_fit = choice.reason
+        draft.no_fit[one.part] = choice.reason
 
 
 def _shrink(draft: _Draft, one: Served, up: Sequence[Placed], decision: scaling.ScaleDecision, inputs: Inputs) -> list[Placed]:
@@ -350,7 +376,7 @@ def _sink_ready(draft: _Draft, one: Served, up: Sequence[Placed]) -> None:
     spare = victims.in_order(up)[: max(0, len(up) - one.variant.policy.min_ready)]
     failed = [p for p in spare if p.failed]
     ready = [p for p in spare if p.ready]
-    since = _idle_since(draft.endpoint, one.demand, up)
+    since = keepalive.idle_since(draft.endpoint, one.demand, up)
     if since is None:
         return
     for placed in (*ready, *failed):
@@ -363,24 +389,3 @@ def _sink_ready(draft: _Draft, one: Served, up: Sequence[Placed]) -> None:
             draft.unassign(placed, f"it failed and nobody has asked since: {decision.reason}")
         else:
             draft.move(placed, decision.rung, decision.reason, {"idle_s": round(draft.now - since, 3)})
-
-
-def _idle_since(endpoint: EndpointView, demand: EndpointDemand, up: Sequence[Placed]) -> float | None:
-    """Return since when nothing happens, None while something does.
-
-    The latest of the gateways' last arrival or end, an instance's last request, and its becoming ready or failing;
-    loading counts as activity (field case B11), an instance with requests inside is busy whatever gateways say.
-    """
-    if demand.concurrency or any(p.busy or p.climbing for p in up):
-        return None
-    instants = [demand.active_at, endpoint.status_at if endpoint.record.status is EndpointStatus.FAILED else -math.inf]
-    for placed in up:
-        seen = placed.instance
-        if seen is None:
-            continue
-        if not placed.failed:
-            instants += [seen.rung_at, seen.rung_at if seen.idle_at is None else seen.idle_at]
-        elif seen.record.failure is None or seen.record.failure.attempts <= 1:
-            # only the first failure: the node's own retries are not activity, or a broken model would never be let go
-            instants.append(seen.state_at)
-    return max(instants)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from standby.controller.view import NEVER
+from standby.controller.asked import EndpointDemand
+from standby.controller.view import NEVER, EndpointView, Placed
 from standby.domain.durations import format_duration
-from standby.domain.endpoint import ScalePolicy
+from standby.domain.endpoint import EndpointStatus, ScalePolicy
 from standby.domain.instance import Rung
 
 
@@ -54,3 +57,24 @@ def _kept_for(rung: Rung, policy: ScalePolicy) -> float:
         Rung.STAGED: policy.keep_staged,
     }
     return limits.get(rung, NEVER)
+
+
+def idle_since(endpoint: EndpointView, demand: EndpointDemand, up: Sequence[Placed]) -> float | None:
+    """Return since when nothing happens, None while something does.
+
+    The latest of the gateways' last arrival or end, an instance's last request, and its becoming ready or failing;
+    loading counts as activity (field case B11), an instance with requests inside is busy whatever gateways say.
+    """
+    if demand.concurrency or any(p.busy or p.climbing for p in up):
+        return None
+    instants = [demand.active_at, endpoint.status_at if endpoint.record.status is EndpointStatus.FAILED else -math.inf]
+    for placed in up:
+        seen = placed.instance
+        if seen is None:
+            continue
+        if not placed.failed:
+            instants += [seen.rung_at, seen.rung_at if seen.idle_at is None else seen.idle_at]
+        elif seen.record.failure is None or seen.record.failure.attempts <= 1:
+            # only the first failure: the node's own retries are not activity, or a broken model would never be let go
+            instants.append(seen.state_at)
+    return max(instants)

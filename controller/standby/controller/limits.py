@@ -21,25 +21,27 @@ class Member:
     """An instance that shares the limit.
 
     ``ordered``: what its door was last told; ``holds``: the most that it may have inside or let in before it hears more.
-    ``wanted``: it is to answer requests; ``ready``: it does.
+    ``wanted``: it is to answer requests; ``ready``: it does. ``most``: what it takes at once.
     """
 
     wanted: bool
     ready: bool
     ordered: int
     holds: int
+    most: int
 
 
-def divide(limit: int, most: int, members: Sequence[Member]) -> tuple[int, ...]:
-    """Return for each member what its door should let in; ``most`` is what one instance takes at once.
+def divide(limit: int, members: Sequence[Member]) -> tuple[int, ...]:
+    """Return for each member what its door should let in.
 
     While any is ready, those that climb get nothing: their part would lie idle.
     """
     ready = [at for at, one in enumerate(members) if one.ready]
     sharing = ready or [at for at, one in enumerate(members) if one.wanted]
     wish = [0] * len(members)
-    for turn, at in enumerate(sharing):
-        wish[at] = min(most, limit // len(sharing) + (turn < limit % len(sharing)))
+    # What is left over stays where it is: by place in the list it would move with every new instance.
+    for turn, at in enumerate(sorted(sharing, key=lambda at: -members[at].ordered)):
+        wish[at] = min(members[at].most, limit // len(sharing) + (turn < limit % len(sharing)))
     orders = [min(one.ordered, wanted) for one, wanted in zip(members, wish, strict=True)]
     holds = [one.holds for one in members]
     for at, wanted in enumerate(wish):
@@ -49,28 +51,36 @@ def divide(limit: int, most: int, members: Sequence[Member]) -> tuple[int, ...]:
     return tuple(orders)
 
 
-def share_out(variant: Variant, live: Sequence[Placed], actions: Sequence[Action]) -> list[Action]:
+def limit_of(parts: Sequence[Variant]) -> int | None:
+    """Return how many requests of a variant may be under way at once, given its backends as plain variants, or itself."""
+    limit = parts[0].concurrency_limit
+    return None if limit is None else min(limit, sum(part.policy.slots * part.policy.max_instances for part in parts))
+
+
+def share_out(parts: Sequence[tuple[Variant, Sequence[Placed]]], actions: Sequence[Action]) -> list[Action]:
     """Return the ``actions`` of one variant with what each door lets in, and orders for doors that let in another number.
 
-    ``live`` are the variant's instances on living nodes.
+    ``parts``: its backends as plain variants, or itself, each with its instances on living nodes.
     """
+    limit = limit_of([part for part, _ in parts])
+    live = [placed for _, its in parts for placed in its]
+    most = [part.policy.slots for part, its in parts for _ in its]
     moved = {action.key: action for action in actions if isinstance(action, Retarget | Unassign)}
     new = [action for action in actions if isinstance(action, Assign)]
     stay = [(placed, _stays(placed, moved.get(placed.key))) for placed in live]
     members = [
-        Member(wanted, wanted and placed.ready, placed.assignment.door_slots if placed.wants_ready else 0, placed.may_hold)
-        for placed, wanted in stay
+        Member(wanted, wanted and one.ready, one.assignment.door_slots if one.wants_ready else 0, one.may_hold, takes)
+        for (one, wanted), takes in zip(stay, most, strict=True)
     ]
-    members += [Member(wanted=True, ready=False, ordered=0, holds=0)] * len(new)
-    most = variant.policy.slots
-    orders = (most,) * len(members) if variant.limit is None else divide(variant.limit, most, members)
+    members += [Member(wanted=True, ready=False, ordered=0, holds=0, most=action.slots) for action in new]
+    orders = tuple(one.most for one in members) if limit is None else divide(limit, members)
     told = {placed.key: order for (placed, wanted), order in zip(stay, orders, strict=False) if wanted}
     fresh = iter(orders[len(live) :])
     made = [_told(action, told, fresh) for action in actions]
     for placed, wanted in stay:
         have = placed.assignment
         if wanted and placed.key not in moved and have.admits != _admits(told[placed.key], have.slots):
-            made.append(_resize(placed, told[placed.key], variant.limit))
+            made.append(_resize(placed, told[placed.key], limit))
     return made
 
 

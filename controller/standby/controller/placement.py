@@ -11,6 +11,7 @@ from standby.controller.view import ObservedNode, Placed
 from standby.domain.endpoint import Variant
 from standby.domain.instance import Rung
 from standby.domain.model import Model
+from standby.domain.node import Node, NodeMode
 from standby.domain.serving import gpus_of
 
 # Seconds until ready where a node has not measured any: guesses, replaced by the first measurement.
@@ -40,9 +41,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class NoFit:
-    """No node can take it; ``reason`` says what is needed and what there is."""
+    """No node can take it; ``reason`` says what is needed and what there is.
+
+    ``passing``: a node that could take it is about to be started again, or to be gone; nothing is wrong yet.
+    """
 
     reason: str
+    passing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +123,7 @@ def choose(
     ask = _Ask(model, variant.memory_mb, promised)
     placed = tuple(siblings)
     living = {n.record.name: n for n in nodes if n.alive(now)}
-    able = {name: n for name, n in living.items() if model.engine in n.record.engines}
+    able = {name: n for name, n in living.items() if model.engine in n.record.engines and n.open}
     wakes = list(_wakes(placed, able, ask))
     # Beside one that rests a new one is never better: it would start from a rung that the resting one has reached, and
     # the sleeper would stay behind. Two measured times of a small model may well say the opposite.
@@ -126,7 +131,7 @@ def choose(
     fresh = [candidate for candidate in _new(placed, able, ask) if candidate.node.record.name not in resting]
     candidates = [*wakes, *(candidate for candidate in fresh if candidate.fits)]
     if not candidates:
-        return NoFit(_why_not(living, able, ask))
+        return NoFit(_why_not(living, able, ask), passing=_passing(living, able, model))
     best = min(candidates, key=_Candidate.rank)
     return Choice(
         node=best.node.record.name,
@@ -140,7 +145,7 @@ def choose(
 
 def cheapest_seconds(model: Model, nodes: Iterable[ObservedNode], siblings: Iterable[Placed], now: float) -> float:
     """Return the fewest predicted seconds that one more instance would take, memory left aside."""
-    able = {n.record.name: n for n in nodes if n.alive(now) and model.engine in n.record.engines}
+    able = {n.record.name: n for n in nodes if n.alive(now) and n.open and model.engine in n.record.engines}
     placed, ask = tuple(siblings), _Ask(model, None, {})
     costs = [c.seconds for c in (*_wakes(placed, able, ask), *_new(placed, able, ask))]
     return min(costs, default=DEFAULT_COSTS_S[Rung.COLD])
@@ -222,10 +227,22 @@ def _neighbours(placed: tuple[Placed, ...], node: ObservedNode, but: Placed | No
     return sum(1 for p in placed if p.assignment.node == node.record.name and p.wants_ready and p is not but)
 
 
+def _passing(living: Mapping[str, ObservedNode], able: Mapping[str, ObservedNode], model: Model) -> bool:
+    leaving = [node for node in living.values() if node.record.mode is NodeMode.LEAVING and model.engine in node.record.engines]
+    return not able and bool(leaving)
+
+
+def _by(node: Node) -> str:
+    return f" ({node.mode_reason})" if node.mode_reason else ""
+
+
 def _why_not(living: Mapping[str, ObservedNode], able: Mapping[str, ObservedNode], ask: _Ask) -> str:
     model = ask.model
     if not living:
         return "no node is alive: start one with `standby node`"
+    closed = [n.record for n in living.values() if not n.open and model.engine in n.record.engines]
+    if not able and closed:
+        return f"no node takes anything new: {'; '.join(f'{one.name} is {one.mode}{_by(one)}' for one in closed)}"
     if not able:
         return f"no living node runs the engine {model.engine.value} ({len(living)} alive)"
     roomy = [node for node in able.values() if ask.memory(node) <= ask.free(node)]

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from standby.controller.view import NEVER, EndpointDemand
+from standby.controller.asked import EndpointDemand
+from standby.controller.view import NEVER
 from standby.domain.durations import format_duration
 from standby.domain.endpoint import ScalePolicy
 

@@ -29,6 +29,7 @@ from standby.domain.instance import Instance, Rung
 from standby.domain.model import Model
 from standby.domain.names import key
 from standby.domain.node import DeviceKind, Node
+from standby.domain.serving import labels_of
 
 EVERYTHING: Final = None
 _SHORTEST_MEMORY_S: Final = 15.0
@@ -262,7 +263,7 @@ class ClusterState:
             pending=pending,
             models=models,
             demand=self._book.demand(name),
-            demands=self._book.by_variant(name, [variant.name for variant in variants]),
+            demands=self._book.by_variant(name, dict.fromkeys(label for v in variants for label in labels_of(v))),
             placed=tuple(self._placed(one) for one in sorted(self._by_endpoint.get(name, ()))),
             status_at=-math.inf if seen is None else seen.status_at,
             failure_at=-math.inf if seen is None else seen.failure_at,
@@ -354,4 +355,4 @@ def _offer(node: Node) -> tuple[object, ...]:
         for device in node.devices
         if device.kind is not DeviceKind.CPU
     )
-    return node.boot_id, node.engines, node.memory.free, gpus
+    return node.boot_id, node.mode, node.engines, node.memory.free, gpus

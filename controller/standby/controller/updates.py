@@ -54,13 +54,14 @@ def failed_for_good(placed: Sequence[Placed]) -> Failure | None:
 def needed(served: Served, endpoint: EndpointView, now: float, *, active: bool) -> int:
     """Return how many instances of a variant must be ready before the update takes over.
 
-    ``active``: something of the endpoint is up or asked for. At zero an update needs nothing but ``min_ready``: the next
-    request wakes what is new.
+    ``active``: something of the endpoint, or of the backend that it follows, is up or asked for. At zero an update needs
+    nothing but ``min_ready``: the next request wakes what is new.
     """
     policy = served.variant.policy
     if not active or served.share == 0:
         return policy.min_ready
-    peak = endpoint.demand.peak_since(now - _LOOK_BACK_S) * served.share
+    demand, share = (endpoint.demand, served.share) if served.follows is None else (served.follows, 1.0)
+    peak = demand.peak_since(now - _LOOK_BACK_S) * share
     return max(policy.min_ready, min(policy.max_instances, max(1, math.ceil(peak / policy.load - 1e-9))))
 
 

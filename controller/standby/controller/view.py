@@ -7,16 +7,17 @@ Two machines' clocks are never compared: the shell writes down when it saw somet
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, NamedTuple
+from typing import Final
 
+from standby.controller.asked import NO_DEMAND, EndpointDemand
 from standby.domain.assignment import Assignment
-from standby.domain.endpoint import NO_MEMORY, Endpoint, EndpointConfig, EndpointStatus, Failure, Variant
+from standby.domain.endpoint import NO_MEMORY, Backend, Endpoint, EndpointConfig, EndpointStatus, Failure, Variant
 from standby.domain.instance import HAS_PROCESS, Instance, InstanceState, Rung
 from standby.domain.model import EngineKind, Model
-from standby.domain.node import Device, DeviceKind, Node
-from standby.domain.serving import with_weights
+from standby.domain.node import Device, DeviceKind, Node, NodeMode
+from standby.domain.serving import model_of_part, parts_of
 
 NODE_LOST_AFTER_S: Final = 15.0
 LOST_NODE_KEPT_S: Final = 300.0
@@ -24,85 +25,6 @@ LOST_NODE_KEPT_S: Final = 300.0
 REFUSALS: Final = 4
 NEVER: Final = math.inf
 ZYGOTE_READY: Final = "ready"
-
-
-class Bucket(NamedTuple):
-    """Concurrency over one short stretch of time: the lowest, the highest and the last value in it."""
-
-    start: float
-    low: int
-    high: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class EndpointDemand:
-    """What all living gateways together say of one endpoint.
-
-    ``valid`` is False when no gateway has reported within its lease: no data, so nothing may be taken away.
-    ``active_at`` is the last arrival or end of a request; minus infinity when no gateway ever mentioned it.
-    """
-
-    in_flight: int = 0
-    queued: int = 0
-    active_at: float = -math.inf
-    oldest_arrival_at: float | None = None
-    valid: bool = False
-    valid_since: float = math.inf
-    history: tuple[Bucket, ...] = ()
-    bucket_s: float = 0.25
-
-    @property
-    def concurrency(self) -> int:
-        """Requests running or waiting."""
-        return self.in_flight + self.queued
-
-    def idle_s(self, now: float) -> float:
-        """Seconds since the last arrival or end; zero while anything runs or waits."""
-        return 0.0 if self.concurrency else now - self.active_at
-
-    def peak_since(self, since: float) -> int:
-        """Return the highest concurrency at or after ``since``."""
-        highest, following = self.concurrency, math.inf
-        for bucket in reversed(self.history):
-            if bucket.start + self.bucket_s <= since:
-                return max(highest, bucket.last) if following > since else highest
-            highest, following = max(highest, bucket.high), bucket.start
-        return highest
-
-    def trough_since(self, since: float) -> int:
-        """Return the lowest concurrency at or after ``since``."""
-        lowest, following = self.concurrency, math.inf
-        for bucket in reversed(self.history):
-            if bucket.start + self.bucket_s <= since:
-                return min(lowest, bucket.last) if following > since else lowest
-            lowest, following = min(lowest, bucket.low), bucket.start
-        return lowest
-
-    def lasting_since(self, holds: Callable[[int], bool], now: float) -> float | None:
-        """Return since when ``holds(concurrency)`` has been true without a break; None when it is not true now."""
-        if not holds(self.concurrency):
-            return None
-        since = now
-        for bucket in reversed(self.history):
-            if not holds(bucket.low):
-                # the break lies somewhere inside this bucket: its end is the latest moment it can have ended
-                return min(now, bucket.start + self.bucket_s) if holds(bucket.last) else since
-            since = bucket.start
-        return since
-
-    def last_time(self, holds: Callable[[int], bool], now: float) -> float | None:
-        """Return the end of the last stretch in which ``holds(concurrency)`` was true; None when it never was."""
-        if holds(self.concurrency):
-            return now
-        following = now
-        for bucket in reversed(self.history):
-            if holds(bucket.last):
-                return following
-            if holds(bucket.high):
-                return min(now, bucket.start + self.bucket_s)
-            following = bucket.start
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +94,11 @@ class ObservedNode:
         """Its heartbeat moved within the last 15 seconds."""
         return now - self.seen_at < NODE_LOST_AFTER_S
 
+    @property
+    def open(self) -> bool:
+        """Whether anything new may be placed there."""
+        return self.record.mode is NodeMode.OPEN
+
     def has_zygote(self, engine: EngineKind) -> bool:
         """Whether instances of this engine can rest on a zygote here, also while it is being hatched."""
         return engine in self.record.zygotes
@@ -234,9 +161,16 @@ class Placed:
 
     @property
     def failure(self) -> Failure | None:
-        """Why, in its node's words, told of its variant."""
+        """Why, in its node's words, told of its variant and backend."""
         failure = None if self.instance is None else self.instance.record.failure
-        return None if failure is None else failure.model_copy(update={"variant": self.assignment.variant})
+        if failure is None:
+            return None
+        return failure.model_copy(update={"variant": self.assignment.variant, "backend": self.assignment.backend})
+
+    @property
+    def part(self) -> tuple[str, str]:
+        """Its variant's name and its backend's label, empty where the variant has none."""
+        return self.assignment.variant, self.assignment.backend
 
     @property
     def busy(self) -> bool:
@@ -296,9 +230,10 @@ class Placed:
 class EndpointView:
     """One endpoint with everything that is decided for it; ``config`` and ``models`` are None or short when unread.
 
-    ``pending`` is the config that an update brings, seen since ``pending_at``. ``demands`` is the demand by variant, ``""``
-    in it what gateways say that do not tell variants apart. ``status_at`` and ``failure_at`` are when its status and its
-    failure were last seen to change; ``leftover_nodes`` are those that still report an instance of it.
+    ``pending`` is the config that an update brings, seen since ``pending_at``. ``demands`` is the demand by variant, or by
+    backend where it has several, ``""`` in it what gateways say that do not tell variants apart. ``status_at`` and
+    ``failure_at`` are when its status and its failure were last seen to change; ``leftover_nodes`` are those that still
+    report an instance of it.
     """
 
     key: str
@@ -307,7 +242,7 @@ class EndpointView:
     config: EndpointConfig | None = None
     pending: EndpointConfig | None = None
     models: Mapping[str, Model] = field(default_factory=dict)
-    demand: EndpointDemand = EndpointDemand()
+    demand: EndpointDemand = NO_DEMAND
     demands: Mapping[str, EndpointDemand] = field(default_factory=dict)
     placed: tuple[Placed, ...] = ()
     status_at: float = -math.inf
@@ -330,13 +265,17 @@ class EndpointView:
         """The config of its update and every variant's model are at hand."""
         return self.pending is not None and self._has_models(self.pending)
 
-    def model_of(self, variant: Variant) -> Model | None:
-        """Return what an instance of ``variant`` serves: the model with the chosen weights; None while it is unread."""
-        model = self.models.get(variant.model)
-        return None if model is None else with_weights(model, variant.weights)
+    def model_of(self, part: Variant, backend: Backend | None = None) -> Model | None:
+        """Return what an instance serves: the model with the chosen weights, by its engine; None while it is unread.
+
+        ``part`` and ``backend`` as ``serving.parts_of`` returns them.
+        """
+        model = self.models.get(part.model)
+        return None if model is None else model_of_part(model, part, backend)
 
     def _has_models(self, config: EndpointConfig) -> bool:
-        return all(self.model_of(variant) is not None for variant in config.variants)
+        parts = (one for variant in config.variants for one in parts_of(variant))
+        return all(self.model_of(part, backend) is not None for backend, part in parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,15 +43,15 @@ _KEPT_ARRAYS: Final = (".attention.head_count", ".attention.head_count_kv")
 _INTEGERS: Final = frozenset({0, 1, 2, 3, 4, 5, 10, 11})
 
 
-def parse_gguf(read: ReadAt, size: int) -> GgufHeader:
-    """Return the header of the file of ``size`` bytes that ``read`` reads.
+def parse_gguf(read: ReadAt, size: int, *, keep: Container[str] = ()) -> GgufHeader:
+    """Return the header of the file of ``size`` bytes that ``read`` reads, with the arrays of strings and integers ``keep``.
 
     Raises UnsupportedArtifact for anything that llama.cpp would not load: wrong magic or version, limits broken,
     no tensors (a part of a split model may hold none), tensors not one after the other, fewer bytes than they need.
     """
     cursor = _Cursor(read, size)
     version, tensor_count, key_count = _preamble(cursor)
-    keys, values = _keys(cursor, key_count)
+    keys, values = _keys(cursor, key_count, keep)
     split = _split(values)
     if tensor_count == 0 and split is None:
         raise broken(f"0 tensors, allowed are 1 to {MAX_TENSORS}")
@@ -173,7 +173,7 @@ def _preamble(cursor: _Cursor) -> tuple[int, int, int]:
     return version, tensor_count, key_count
 
 
-def _keys(cursor: _Cursor, count: int) -> tuple[frozenset[str], dict[str, KeptValue]]:
+def _keys(cursor: _Cursor, count: int, keep: Container[str]) -> tuple[frozenset[str], dict[str, KeptValue]]:
     names: set[str] = set()
     values: dict[str, KeptValue] = {}
     budget = _Budget(MAX_ARRAY_STRINGS)
@@ -186,7 +186,7 @@ def _keys(cursor: _Cursor, count: int) -> tuple[frozenset[str], dict[str, KeptVa
         if kind == _STRING:
             values.update(_string(cursor, name))
         elif kind == _ARRAY:
-            values.update(_array(cursor, name, budget))
+            values.update(_array(cursor, name, budget, keep))
         elif kind in SCALARS:
             values[name] = cursor.unpack(SCALARS[kind])[0]
         else:
@@ -212,8 +212,14 @@ class _Budget:
             raise broken(f"arrays with more than {MAX_ARRAY_STRINGS} strings")
 
 
-def _array(cursor: _Cursor, name: str, budget: _Budget) -> dict[str, KeptValue]:
+def _array(cursor: _Cursor, name: str, budget: _Budget, keep: Container[str]) -> dict[str, KeptValue]:
     kind, count = cursor.u32(), cursor.u64()
+    if name in keep and kind == _STRING:
+        budget.spend(count)
+        return {name: tuple(cursor.take(cursor.u64()).decode(errors="replace") for _ in range(count))}
+    if name in keep and kind in _INTEGERS:
+        budget.spend(count)
+        return {name: tuple(cursor.unpack(SCALARS[kind])[0] for _ in range(count))}
     if kind in _INTEGERS and count <= MAX_LAYERS and name.endswith(_KEPT_ARRAYS):
         return {name: tuple(cursor.unpack(SCALARS[kind])[0] for _ in range(count))}
     _skip_items(cursor, kind, count, budget, depth=1)

@@ -11,7 +11,7 @@ from standby.artifacts.gguf_types import FILE_TYPES, TENSOR_TYPES
 from standby.domain.errors import UnsupportedArtifact
 from standby.domain.model import ModelFacts
 
-KeptValue = str | int | float | bool | tuple[int, ...]
+KeptValue = str | int | float | bool | tuple[int, ...] | tuple[str, ...]
 MAX_LAYERS: Final = 4096
 MAX_WORD: Final = 200
 """Characters of a name that are kept in the facts."""

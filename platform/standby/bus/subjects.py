@@ -10,6 +10,8 @@ from standby.domain.events import Event
 DEMAND: Final = "demand"
 BEAT: Final = "beat"
 COMMAND: Final = "command"
+TRACES: Final = "traces"
+POISON: Final = "poison"
 EVENTS: Final = "events"
 HAPPENED: Final = "happened"
 CHANGED: Final = "changed"
@@ -57,6 +59,16 @@ def beat_subject(gateway: str) -> str:
 def command_subject(node: str) -> str:
     """Where a node takes orders (a ``CacheOrder``) and answers them."""
     return f"{COMMAND}.{node}"
+
+
+def mode_subject(node: str) -> str:
+    """Where a node is told what it may take (a ``NodeOrder``)."""
+    return f"{COMMAND}.{node}.mode"
+
+
+def traces_subject(gateway: str) -> str:
+    """Where a gateway answers what it knows of past requests."""
+    return f"{TRACES}.{gateway}"
 
 
 def event_subject(event: Event) -> str:

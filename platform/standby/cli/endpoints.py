@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -12,12 +13,17 @@ from standby.cli.models import segment
 from standby.cli.output import failure_lines, moment, print_facts, print_json, print_table, size
 from standby.cli.progress import Climb
 from standby.cli.session import JsonOption, Options, options
+from standby.cli.traffic_options import backends_body, traffic_body
+from standby.cli.traffic_report import backend_rows, traffic_facts
 from standby.cli.waiting import wait_for, wait_until_gone
 from standby.domain.durations import FOREVER, format_duration, parse_duration
-from standby.domain.endpoint import ScalePolicy
+from standby.domain.endpoint import EndpointStatus, ScalePolicy
+from standby.domain.priority import Priority
+from standby.domain.traffic import HybridPolicy, QueueMode, Tier, TrafficPolicy
 
 DEFAULT_TIMEOUT: Final = "5m"
 _POLICY: Final = ScalePolicy()
+_TRAFFIC: Final = TrafficPolicy()
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Create, list, show, wait for, retry and delete endpoints.")
 
@@ -73,6 +79,36 @@ def create(
         typer.Option(help=f"How long a request may wait for a cold start; default: {format_duration(_POLICY.max_cold_wait)}."),
     ] = None,
     memory_mb: Annotated[int | None, typer.Option(help="Host memory to reserve; default: estimated.")] = None,
+    tier: Annotated[
+        Tier | None, typer.Option(help=f"How much is done for a request when something fails; default: {_TRAFFIC.tier.value}.")
+    ] = None,
+    latency_target: Annotated[
+        str | None, typer.Option(help="Arrival to first token, e.g. 500ms, that nearly all requests must meet.")
+    ] = None,
+    priority: Annotated[
+        Priority | None,
+        typer.Option(help=f"Of requests that ask for none; default: {_TRAFFIC.priority.default.value}."),
+    ] = None,
+    max_priority: Annotated[
+        Priority | None,
+        typer.Option(help=f"The most urgent one that may be asked for; default: {_TRAFFIC.priority.highest.value}."),
+    ] = None,
+    queue: Annotated[
+        QueueMode | None, typer.Option(help="How the depth of the queue is found; adaptive needs a latency target.")
+    ] = None,
+    hybrid: Annotated[
+        HybridPolicy | None,
+        typer.Option(help=f"How one of several engines is chosen; default: {_TRAFFIC.hybrid.policy.value}."),
+    ] = None,
+    backend: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="One of several engines, e.g. engine=vllm,weights=full,slots=8,min-ready=1; repeat it, the preferred first."
+        ),
+    ] = None,
+    traffic: Annotated[
+        Path | None, typer.Option(help="JSON file with the whole traffic policy; the options above win over it.")
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Wait until it serves.")] = False,
     timeout: Timeout = DEFAULT_TIMEOUT,
     json: JsonOption = False,
@@ -80,6 +116,9 @@ def create(
     """Create an endpoint at zero: it costs nothing until somebody asks.
 
     Example: standby endpoints create smol --model smol --keep-ready 5m --keep-asleep 1h --keep-staged forever
+
+    Example: standby endpoints create chat --model smol --tier critical --latency-target 500ms
+    --backend engine=llama_cpp --backend engine=vllm,weights=full
     """
     limit = parse_duration(timeout)
     policy = {
@@ -99,6 +138,16 @@ def create(
         "served_name": served_name,
         "memory_mb": memory_mb,
         "policy": {field: value for field, value in policy.items() if value is not None},
+        "backends": backends_body(backend or ()),
+        "traffic": traffic_body(
+            traffic,
+            tier=tier,
+            latency_target=latency_target,
+            priority=priority,
+            max_priority=max_priority,
+            queue=queue,
+            hybrid=hybrid,
+        ),
     }
     session = options(ctx, json)
     endpoint = session.call("POST", "/api/v1/endpoints", body=body)
@@ -218,9 +267,12 @@ def _print_endpoint(endpoint: dict[str, Any]) -> None:
         weights = f" with weights {variant['weights']}" if variant["weights"] else ""
         print(f"\nvariant {variant['name']}: model {variant['model']}{weights}, weight {variant['weight']:g}")
         print_facts([(f"  {name}", _policy_value(name, value)) for name, value in variant["policy"].items()])
-    if endpoint["failure"]:
-        print(f"\nfailed: {endpoint['failure']['reason']} ({endpoint['failure']['attempts']} in a row)")
-        print("\n".join(failure_lines(endpoint["failure"])))
+        if variant["backends"]:
+            print()
+            rows = backend_rows(variant, endpoint["instances"])
+            print_table(("BACKEND", "ENGINE", "WEIGHTS", "SLOTS", "READY", "INSTANCES"), rows, empty="")
+    _print_traffic(endpoint)
+    _print_failure(endpoint)
     print()
     print_table(
         ("INSTANCE", "NODE", "RUNG", "SLOTS", "MEMORY", "STATE"),
@@ -230,6 +282,27 @@ def _print_endpoint(endpoint: dict[str, Any]) -> None:
         ],
         empty="no instances",
     )
+
+
+def _print_traffic(endpoint: dict[str, Any]) -> None:
+    variants = endpoint["variants"]
+    if endpoint["traffic"] is None or not variants:
+        return
+    waits = max(parse_duration(variant["policy"]["max_cold_wait"]) for variant in variants)
+    several = max(len(variant["backends"]) for variant in variants)
+    print("\ntraffic")
+    policy = TrafficPolicy.model_validate(endpoint["traffic"])
+    print_facts([(f"  {name}", value) for name, value in traffic_facts(policy, waits, several)])
+
+
+def _print_failure(endpoint: dict[str, Any]) -> None:
+    failure = endpoint["failure"]
+    if not failure:
+        return
+    who = f"backend {failure['backend']} " if failure.get("backend") else ""
+    serves = "; another one can serve" if who and endpoint["status"] == EndpointStatus.IN_SERVICE else ""
+    print(f"\n{who}failed: {failure['reason']} ({failure['attempts']} in a row){serves}")
+    print("\n".join(failure_lines(failure)))
 
 
 def _policy_value(name: str, value: float | str | None) -> str:

@@ -12,6 +12,7 @@ from standby.cli.session import JsonOption, Options, options
 from standby.domain.access import ALL_SCOPES, Scope
 from standby.domain.durations import parse_duration
 from standby.domain.errors import InvalidInput
+from standby.domain.priority import Priority
 from standby.sagemaker.auth.access_keys import is_key_id
 
 app = typer.Typer(
@@ -38,6 +39,10 @@ def create(
     expires: Annotated[
         str | None, typer.Option(help="It ends after this time, e.g. 30d; default: never (--session: 1h).")
     ] = None,
+    priority: Annotated[
+        Priority | None,
+        typer.Option(help="The most urgent priority that its requests may have, e.g. batch; default: the endpoint's limit."),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Make a key and print it once: a bearer key is stored as a digest, a pair sealed.
@@ -46,7 +51,12 @@ def create(
     """
     if (session and not aws) or (admin and aws):
         raise InvalidInput("--session is for --aws, and --admin is for bearer keys", remedy="see `standby keys create --help`")
-    body: dict[str, object] = {"name": name, "tenant": tenant, "expires_in_s": None if expires is None else _seconds(expires)}
+    body: dict[str, object] = {
+        "name": name,
+        "tenant": tenant,
+        "expires_in_s": None if expires is None else _seconds(expires),
+        "priority": priority,
+    }
     opened = options(ctx, json)
     if not aws:
         body |= {"role": "admin" if admin else "tenant", "scopes": [one.value for one in scope or ALL_SCOPES]}
@@ -65,7 +75,7 @@ def list_keys(ctx: typer.Context, aws: AwsOption = False, json: JsonOption = Fal
         print_json(answer)
         return
     print_table(
-        ("ID", "NAME", "TENANT", "KIND", "SCOPES", "CREATED", "EXPIRES", "REVOKED"),
+        ("ID", "NAME", "TENANT", "KIND", "SCOPES", "PRIORITY", "CREATED", "EXPIRES", "REVOKED"),
         [
             (
                 k["access_key_id"] if aws else k["id"],
@@ -73,6 +83,7 @@ def list_keys(ctx: typer.Context, aws: AwsOption = False, json: JsonOption = Fal
                 k["tenant"],
                 ("session" if k["session"] else "aws") if aws else k["role"],
                 ", ".join(k["scopes"]),
+                k["priority"] or "-",
                 *(moment(k[at]) for at in ("created_at", "expires_at", "revoked_at")),
             )
             for k in answer["access_keys" if aws else "keys"]
@@ -126,7 +137,8 @@ def _show_bearer_key(session: Options, key: dict[str, Any]) -> None:
         print_json(key)
         return
     print(key["api_key"])
-    typer.echo(f"key {key['id']} for tenant {key['tenant']} ({key['role']}); it is not shown again", err=True)
+    urgency = f", priority {key['priority']}" if key["priority"] else ""
+    typer.echo(f"key {key['id']} for tenant {key['tenant']} ({key['role']}{urgency}); it is not shown again", err=True)
 
 
 def _show_pair(session: Options, key: dict[str, Any]) -> None:
@@ -139,6 +151,7 @@ def _show_pair(session: Options, key: dict[str, Any]) -> None:
             ("secret access key", key["secret_access_key"]),
             ("session token", key["session_token"] or ""),
             ("region", key["region"]),
+            *([("priority", key["priority"])] if key["priority"] else []),
         ]
     )
     ends = f", until {moment(key['expires_at'])}" if key["expires_at"] is not None else ""

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,19 +15,25 @@ import httpx
 
 from standby.bus.embedded import EmbeddedNats
 from standby.cli.state import Secrets, StateDir
-from standby.cli.supervisor import Child, keep_nats
+from standby.cli.supervisor import Child, in_words, keep_nats
 from standby.domain.errors import ConfigurationError
 from standby.host.sealing_source import ELSEWHERE
 
 READY_LIMIT_S: Final = 60.0
 _LOOK_AGAIN_S: Final = 0.03
+# Beyond a component's own grace: putting everything away.
+_CLOSE_S: Final = 5.0
+# Requests have ended before the node is told to stop; its engines, and what else used its door, get this long.
+_NODE_GRACE_S: Final = 60.0
+
+_FIRST_GATEWAY: Final = "gateway"
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class StackOptions:
-    """What ``standby up`` may be told; None leaves the component's own default."""
+    """What ``standby up`` may be told; None leaves the component's own default. ``hurry`` cuts its end short."""
 
     state: StateDir
     host: str = "127.0.0.1"
@@ -35,6 +41,7 @@ class StackOptions:
     gateways: int = 1
     nats_url: str | None = None
     extra_environment: Mapping[str, str] | None = None
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 @dataclass
@@ -78,11 +85,15 @@ async def _start(options: StackOptions, cleanup: AsyncExitStack, say: Say) -> St
     children: dict[str, Child] = {}
     # Ended in the reverse order: gateways first, so that open requests end while everything behind them still lives.
     for name, arguments, extra in _plan(options, secrets):
-        child = Child(name, arguments, {**environment, **extra}, options.state.logs / f"{name}.log")
-        cleanup.push_async_callback(child.stop)
+        log, grace_s = options.state.logs / f"{name}.log", _grace_s(name, environment)
+        child = Child(name, arguments, {**environment, **extra}, log, grace_s, hurry=options.hurry)
+        if name == _FIRST_GATEWAY:
+            cleanup.push_async_callback(_stop_gateways, children, say)
+        elif not name.startswith(_FIRST_GATEWAY):
+            cleanup.push_async_callback(_stop, child, say)
+        children[name] = child
         await child.start()
         say(f"{name}: process {child.pid}")
-        children[name] = child
     urls = [await _url(options, child, children) for name, child in children.items() if name.startswith("gateway")]
     stack = Stack(options, secrets, urls[0], urls, children, nats)
     await _until_ready(stack, say)
@@ -94,6 +105,25 @@ async def _start(options: StackOptions, cleanup: AsyncExitStack, say: Say) -> St
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+async def _stop(child: Child, say: Say) -> None:
+    code = await child.stop()
+    say(f"{child.name}: {in_words(code)}")
+
+
+async def _stop_gateways(children: Mapping[str, Child], say: Say) -> None:
+    """End all gateways together: each of them may need its whole grace."""
+    await asyncio.gather(*(_stop(child, say) for name, child in children.items() if name.startswith(_FIRST_GATEWAY)))
+
+
+def _grace_s(name: str, environment: Mapping[str, str]) -> float:
+    """Return how long a component may take to end, in seconds."""
+    if not name.startswith(_FIRST_GATEWAY):
+        return _NODE_GRACE_S
+    grace = environment.get("STANDBY_SHUTDOWN_GRACE_S", "")
+    notice = environment.get("STANDBY_DRAIN_NOTICE_S", "")
+    return float(grace or 30.0) + float(notice or 0.0) + _CLOSE_S
 
 
 def _plan(options: StackOptions, secrets: Secrets) -> list[tuple[str, list[str], dict[str, str]]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import Final
 
 from standby.bus.embedded import EmbeddedNats
 from standby.domain.errors import ConfigurationError
+from standby.host import tasks
 from standby.host.group import log_tail, spawn, stop_group
 
 _log = logging.getLogger(__name__)
@@ -23,6 +25,8 @@ LONGEST_PAUSE_S: Final = 30.0
 # A child that lived this long was well: its next failure counts as the first again.
 WELL_AFTER_S: Final = 60.0
 _LOOK_S: Final = 0.5
+# After the second signal; the node may need the time that its engines get to end.
+HURRY_S: Final = 10.0
 
 
 def restart_pause(failures: int) -> float:
@@ -58,7 +62,10 @@ def in_words(code: int | None) -> str:
 
 @dataclass
 class Child:
-    """One process of the deployment: ``standby <arguments>`` with ``environment``."""
+    """One process of the deployment: ``standby <arguments>`` with ``environment``.
+
+    It may take ``grace_s`` to end; ``hurry`` cuts that short by a second signal.
+    """
 
     name: str
     arguments: list[str]
@@ -66,6 +73,7 @@ class Child:
     log: Path
     grace_s: float = 15.0
     program: Sequence[str] = PROGRAM
+    hurry: asyncio.Event = field(default_factory=asyncio.Event)
     restarts: int = 0
     ends: int = 0
     last_code: int | None = None
@@ -94,7 +102,16 @@ class Child:
             await asyncio.gather(self._keeper, return_exceptions=True)
         if self._process is None:
             return None
-        return await stop_group(self._process, self.grace_s)
+        await self._ask_to_end(self._process)
+        return await stop_group(self._process, HURRY_S)
+
+    async def _ask_to_end(self, process: asyncio.subprocess.Process) -> None:
+        """Send the first signal and wait for the end, the hurry, or the end of the grace."""
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        ending = [asyncio.create_task(process.wait()), asyncio.create_task(self.hurry.wait())]
+        await asyncio.wait(ending, timeout=self.grace_s, return_when=asyncio.FIRST_COMPLETED)
+        await tasks.end(ending)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to the process alone; if it ends, it is started again."""

@@ -33,6 +33,8 @@ def up(
 ) -> None:
     """Start a gateway, a controller, a node and an embedded nats-server, and keep them running until Ctrl-C.
 
+    Ctrl-C lets open requests end (STANDBY_SHUTDOWN_GRACE_S), Ctrl-C again cuts them off.
+
     Other commands find the deployment by the connection file in the state folder. Models, endpoints, keys and the
     artifact cache stay there for the next start. Credentials of the model store (AWS_…) and settings of the components
     (STANDBY_…) are taken from the environment.
@@ -48,15 +50,22 @@ def up(
 async def _run(options: StackOptions, console: Console) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def told_to_stop() -> None:
+        if stop.is_set() and not options.hurry.is_set():
+            console.print("stopping at once …")
+            options.hurry.set()
+        stop.set()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, told_to_stop)
     console.print(f"starting in {options.state.root} …", highlight=False, soft_wrap=True)
     # A task of its own, so that a signal also ends a start that is not complete yet.
     serving = asyncio.create_task(_serve(options, console))
     waiting = asyncio.create_task(stop.wait())
     await asyncio.wait({serving, waiting}, return_when=asyncio.FIRST_COMPLETED)
     if stop.is_set():
-        console.print("stopping …")
+        console.print("stopping … (again: at once, open requests are cut off)")
         serving.cancel()
     waiting.cancel()
     with contextlib.suppress(asyncio.CancelledError):

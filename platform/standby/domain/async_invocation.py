@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from standby.domain.model import SourceOptions
+from standby.domain.priority import Priority
 from standby.domain.values import Record
 
 
@@ -34,6 +35,8 @@ class AsyncInvocation(Record):
     custom_attributes: str | None = None
     success_topic: str = ""
     error_topic: str = ""
+    wished: Priority | None = Field(default=None, description="the priority that its caller named")
+    key_priority: Priority | None = Field(default=None, description="that of the key it came with")
     repeated: bool = Field(default=False, description="asked for again under its id: it may have been carried out already")
 
     @property

@@ -132,7 +132,15 @@ class Variant(Value):
         """
         if self.concurrency_limit is None:
             return None
-        return min(self.concurrency_limit, self.policy.slots * self.policy.max_instances)
+        return min(self.concurrency_limit, self._places)
+
+    @property
+    def _places(self) -> int:
+        """Requests that all instances together have slots for."""
+        slots, most = self.policy.slots, self.policy.max_instances
+        if not self.backends:
+            return slots * most
+        return sum((one.slots or slots) * max(one.max_instances or most, one.min_ready) for one in self.backends)
 
 
 class VariantCapacity(Value):
@@ -184,6 +192,7 @@ class Failure(Value):
     next_retry_at: float | None = Field(default=None, description="seconds since the epoch; None: no retry by itself")
     generation: int | None = Field(default=None, description="generation of the endpoint that failed")
     variant: str = Field(default="", description="the variant whose instance failed; empty: all")
+    backend: str = Field(default="", description="the variant's backend whose instance failed; empty: it has none")
 
 
 class Endpoint(Record):

@@ -129,6 +129,9 @@ class Instance(Record):
     door: str = Field(description="host:port of the node's door")
     slots: int = Field(description="requests that the door lets in at once")
     in_flight: int = 0
+    drain_until: float | None = Field(
+        default=None, description="while it drains: when what is in flight will be cut off, by the node's clock"
+    )
     idle_since: float | None = Field(default=None, description="ready or last request end, whichever is later; None: busy")
     rung_since: float = Field(description="when the present rung was reached, by the node's clock")
     resident_bytes: int = 0

@@ -76,6 +76,30 @@ class Zygote(Value):
     failure: str = ""
 
 
+class NodeMode(StrEnum):
+    """What a node takes.
+
+    | mode | becomes | when |
+    |---|---|---|
+    | OPEN | CORDONED | an operator cordons it: what it has goes on, nothing new comes |
+    | OPEN, CORDONED | DRAINING | an operator drains it: doors are fenced, what runs may end |
+    | DRAINING | DRAINED | nothing is left |
+    | CORDONED, DRAINING, DRAINED | OPEN | an operator uncordons it |
+    | any | LEAVING | the agent was told to stop; the next one begins in the mode before |
+    """
+
+    OPEN = "open"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+    DRAINED = "drained"
+    LEAVING = "leaving"
+
+    @property
+    def sheds(self) -> bool:
+        """Whether what answers requests there has to answer them elsewhere."""
+        return self in {NodeMode.DRAINING, NodeMode.DRAINED, NodeMode.LEAVING}
+
+
 class EngineAbsence(Value):
     """Why an engine cannot run on a node, and how to get it."""
 
@@ -133,5 +157,7 @@ class Node(Record):
     )
     device_footprints: Mapping[str, int] = Field(default_factory=dict, description="the same of device memory")
     isolation: str = Field(default="", description="how engines are kept apart here, in words")
+    mode: NodeMode = Field(default=NodeMode.OPEN, description="whether it takes anything new, and whether it is being emptied")
+    mode_reason: str = Field(default="", description="who ordered that, or what did")
     started_at: float
     version: str = ""

@@ -100,11 +100,17 @@ def gpus_of(options: Mapping[str, str | int | float | bool]) -> int:
 def parts_of(variant: Variant) -> tuple[tuple[Backend | None, Variant], ...]:
     """Return the variant as plain ones, one for each backend; itself where it has none.
 
-    Each has its backend's weights, slots and bounds, and no backends; the name stays the variant's.
+    Each has its backend's weights, slots and bounds, and no backends; the name stays the variant's. What the variant
+    itself keeps ready is kept of the preferred backend, the first.
     """
     if not variant.backends:
         return ((None, variant),)
     return tuple((backend, _part(variant, backend)) for backend in variant.backends)
+
+
+def labels_of(variant: Variant) -> tuple[str, ...]:
+    """Return the names under which demand for a variant is counted: each backend's, then its own."""
+    return (*(part_label(variant.name, backend.label) for backend in variant.backends), variant.name)
 
 
 def part_label(variant: str, backend: str) -> str:
@@ -126,10 +132,12 @@ def model_of_part(model: Model, part: Variant, backend: Backend | None) -> Model
 def _part(variant: Variant, backend: Backend) -> Variant:
     policy = variant.policy
     most = policy.max_instances if backend.max_instances is None else backend.max_instances
+    preferred = backend is variant.backends[0]
+    kept = max(backend.min_ready, policy.min_ready) if preferred else backend.min_ready
     changed = {
         "slots": policy.slots if backend.slots is None else backend.slots,
-        "min_ready": backend.min_ready,
-        "max_instances": max(most, backend.min_ready),
+        "min_ready": kept,
+        "max_instances": max(most, kept),
     }
     return variant.model_copy(
         update={

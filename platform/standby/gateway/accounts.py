@@ -12,6 +12,7 @@ from standby.domain.instance import Rung
 from standby.gateway import cloudwatch
 from standby.gateway.cloudwatch import VariantSeries
 from standby.gateway.desk import Desk, Grant
+from standby.gateway.metering import Meter
 from standby.telemetry import metrics
 
 OTHER = "other"
@@ -24,6 +25,9 @@ _OF_ENDPOINTS: Final = (
     metrics.QUEUE_WAIT,
     metrics.FIRST_BYTE,
     metrics.DURATION,
+    metrics.PROMPT_TOKENS,
+    metrics.COMPLETION_TOKENS,
+    metrics.BILLED_REQUESTS,
 )
 
 
@@ -37,6 +41,7 @@ class Account:
     closed: bool = False
     _outcomes: dict[str, list[Counter]] = field(default_factory=dict)
     _times: dict[tuple[int, Rung], Histogram] = field(default_factory=dict)
+    _used: dict[tuple[bool, bool], list[int]] = field(default_factory=dict)
 
     def ended(self, outcome: str) -> None:
         """Count a request by how it ended."""
@@ -55,6 +60,30 @@ class Account:
         self.lasted(lasted_s, grant.rung)
         if self.series is not None and not self.closed:
             self.series.served(grant, waited_s, lasted_s)
+
+    def metered(self, meter: Meter) -> None:
+        """Note what a request used, once, when it has ended in whatever way; nothing where no engine had begun."""
+        prompt, completion, estimated = meter.usage()
+        if prompt or completion:
+            # Counters are locked; three of them for each request would cost more than all the rest of the metering.
+            sums = self._used.get((estimated, meter.whole))
+            if sums is None:
+                sums = self._used[estimated, meter.whole] = [0, 0, 0]
+            sums[0] += prompt
+            sums[1] += completion
+            sums[2] += 1
+
+    def settle(self) -> None:
+        """Add what was metered since the last time to the counters."""
+        used, self._used = self._used, {}
+        if self.closed:
+            return
+        place = (self.tenant, self.endpoint)
+        for (estimated, whole), (prompt, completion, requests) in used.items():
+            label = "1" if estimated else "0"
+            metrics.PROMPT_TOKENS.labels(*place, label).inc(prompt)
+            metrics.COMPLETION_TOKENS.labels(*place, label).inc(completion)
+            metrics.BILLED_REQUESTS.labels(*place, "whole" if whole else "partial").inc(requests)
 
     def waited(self, seconds: float, rung: Rung) -> None:
         """Note the time from arrival to dispatch."""
@@ -111,7 +140,14 @@ class Accounts:
             metric.remove_by_labels({"tenant": endpoint.tenant, "endpoint": endpoint.name})
 
     def refresh(self, desks: Iterable[Desk]) -> None:
-        """Set the gauges from the desks; called when somebody scrapes. Several may be of one endpoint."""
+        """Set the gauges from the desks and settle the meters; called when somebody scrapes.
+
+        Several desks may be of one endpoint.
+        """
+        self.nobody.settle()
+        for accounts in self._accounts.values():
+            for account in accounts.values():
+                account.settle()
         totals: dict[tuple[str, str], list[int]] = {}
         every = list(desks)
         self._gauged = cloudwatch.refresh(every, self._gauged)

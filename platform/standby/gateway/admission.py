@@ -1,15 +1,26 @@
-"""May a request wait? Pure: bounded by count and bytes per variant, and by bytes over all endpoints."""
+"""May a request wait? Pure: bounded by count, bytes and predicted wait per variant, and by bytes over all endpoints.
+
+What a refusal says of when to come again is computed from the same prediction: the place in the queue times the seconds
+between two requests that leave it. Where nothing can be predicted it is a second.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from statistics import NormalDist
+from typing import Final, NamedTuple
 
 from standby.domain.endpoint import Endpoint, EndpointStatus, ScalePolicy
+from standby.domain.priority import Priority
+from standby.gateway.queue_depth import Depth
 
 # A first or second failed start may be chance, and the node tries again within about three seconds; from the third on
 # a caller is better served by the reason than by a wait (field case B12).
 FAST_FAIL_AFTER = 3
+UNKNOWN_RETRY_S: Final = 1.0
 
 
 class Verdict(StrEnum):
@@ -17,6 +28,7 @@ class Verdict(StrEnum):
 
     WAIT = "wait"
     QUEUE_FULL = "queue_full"
+    OVERLOADED = "overloaded"
     THROTTLED = "throttled"
     FAILED = "failed"
     GONE = "gone"
@@ -30,6 +42,60 @@ class Room:
     body_bytes: int
     all_bytes: int
     all_bytes_limit: int
+
+
+class Flow(NamedTuple):
+    """How fast the queue moves; ``place`` is what ``place_of`` returns, times are in seconds.
+
+    ``gap_s``: between two requests that leave it; None: nothing is ready, or nothing was measured yet. ``best_gap_s``: the
+    same once the variant has as many instances as it may have. ``climb_s``: until an instance more, or the first, is
+    ready; None: unknown, or none comes.
+    """
+
+    place: float
+    gap_s: float | None = None
+    best_gap_s: float | None = None
+    climb_s: float | None = None
+
+    @property
+    def wait_s(self) -> float | None:
+        """The predicted wait; an instance that is not there counts only if its climb has a price."""
+        if self.gap_s is None:
+            return None
+        return self._with_growth(self.climb_s)
+
+    @property
+    def shortest_s(self) -> float | None:
+        """The wait that is predicted if an instance of unknown price were ready at once."""
+        if self.gap_s is None:
+            return None
+        return self._with_growth(self.climb_s or 0.0)
+
+    def until_left_s(self, requests: float) -> float:
+        """Seconds until so many have left the queue, or until it begins to move."""
+        if self.gap_s is not None:
+            return max(requests, 1.0) * self.gap_s
+        return UNKNOWN_RETRY_S if self.climb_s is None else max(UNKNOWN_RETRY_S, self.climb_s)
+
+    def _with_growth(self, climb_s: float | None) -> float:
+        assert self.gap_s is not None
+        as_now = self.place * self.gap_s
+        if climb_s is None or self.best_gap_s is None or climb_s >= as_now:
+            return as_now
+        return climb_s + (self.place - climb_s / self.gap_s) * self.best_gap_s
+
+
+class Bounds(NamedTuple):
+    """``limit_s``: for how long the request may wait at all. ``target_s``: so that its answer begins within the endpoint's
+    latency target; None: it has none. ``depth``: how many places the target bears; None: as the scale policy says.
+
+    ``slo_violations``: the share of requests that may miss the target.
+    """
+
+    limit_s: float
+    target_s: float | None = None
+    depth: Depth | None = None
+    slo_violations: float = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,24 +153,92 @@ def throttled(limit: int, seen: UnderWay, *, again: bool) -> Admission | None:
     return None
 
 
-def may_wait(policy: ScalePolicy, room: Room, body_bytes: int) -> Admission:
-    """Return whether a request of ``body_bytes`` has room to wait."""
+def place_of(counts: Mapping[Priority, int], priority: Priority, weights: Mapping[Priority, float]) -> float:
+    """Return how many requests are served until one that joins now is, itself included.
+
+    Before it go those of its own priority, and of each other one as many as have their turns meanwhile by weight.
+    """
+    own = counts[priority] + 1
+    place = float(own)
+    for other, waiting in counts.items():
+        if waiting and other is not priority:
+            place += min(float(waiting), own * weights[other] / weights[priority])
+    return place
+
+
+def may_wait(policy: ScalePolicy, room: Room, body_bytes: int, flow: Flow, bounds: Bounds) -> Admission:
+    """Return whether a request of ``body_bytes`` has room to wait, and will be served in time as far as is known."""
+    return (
+        _beyond_count(policy, room, flow, bounds.depth)
+        or _beyond_bytes(policy, room, body_bytes, flow)
+        or _too_late(flow, bounds)
+        or Admission(Verdict.WAIT, _why(flow, bounds))
+    )
+
+
+def _beyond_count(policy: ScalePolicy, room: Room, flow: Flow, depth: Depth | None) -> Admission | None:
     if room.requests + 1 > policy.queue_requests:
         return Admission(
             Verdict.QUEUE_FULL,
             f"{room.requests} requests wait, the limit is {policy.queue_requests}",
-            retry_after_s=1.0,
+            flow.until_left_s(room.requests + 1 - policy.queue_requests),
         )
-    if room.body_bytes + body_bytes > policy.queue_bytes:
+    # At zero nobody waits for a slot but for the climb, which no depth makes shorter.
+    if depth is not None and flow.gap_s is not None and flow.place > math.floor(depth.places):
+        reason = f"{flow.place - 1:.0f} requests would be served before it, the queue's depth is {depth.reason}"
+        return Admission(Verdict.QUEUE_FULL, reason, flow.until_left_s(flow.place - math.floor(depth.places)))
+    return None
+
+
+def _beyond_bytes(policy: ScalePolicy, room: Room, body_bytes: int, flow: Flow) -> Admission | None:
+    over = room.body_bytes + body_bytes - policy.queue_bytes
+    if over > 0:
+        of_one = room.body_bytes / room.requests if room.requests else 0.0
         return Admission(
             Verdict.QUEUE_FULL,
             f"{room.body_bytes} body bytes wait, the limit is {policy.queue_bytes}",
-            retry_after_s=1.0,
+            flow.until_left_s(min(float(room.requests), math.ceil(over / of_one)) if of_one else 1.0),
         )
     if room.all_bytes + body_bytes > room.all_bytes_limit:
         return Admission(
             Verdict.QUEUE_FULL,
             f"{room.all_bytes} body bytes wait in this gateway, the limit is {room.all_bytes_limit}",
-            retry_after_s=1.0,
+            retry_after_s=UNKNOWN_RETRY_S,
         )
-    return Admission(Verdict.WAIT, "waits for a slot")
+    return None
+
+
+def _too_late(flow: Flow, bounds: Bounds) -> Admission | None:
+    shortest = flow.shortest_s
+    if shortest is not None and shortest > bounds.limit_s:
+        reason = f"it would wait about {shortest:.3g} s, the limit is {bounds.limit_s:.3g} s"
+        return Admission(Verdict.OVERLOADED, reason, shortest - bounds.limit_s)
+    wait = flow.wait_s
+    if wait is None or bounds.target_s is None:
+        return None
+    longest = wait + _spread(wait, flow.place, bounds.slo_violations)
+    if longest > bounds.target_s:
+        reason = (
+            f"it would wait up to {longest:.3g} s for {1 - bounds.slo_violations:.4g} of such requests, "
+            f"the latency target leaves {bounds.target_s:.3g} s"
+        )
+        return Admission(Verdict.OVERLOADED, reason, longest - bounds.target_s)
+    return None
+
+
+def _spread(wait_s: float, place: float, share: float) -> float:
+    """Return by how much all but a ``share`` of waits stay below the mean plus this.
+
+    A wait is a sum of ``place`` gaps; gaps are taken to scatter as those of independent completions do.
+    """
+    return NormalDist().inv_cdf(1.0 - share) * wait_s / math.sqrt(place)
+
+
+def _why(flow: Flow, bounds: Bounds) -> str:
+    wait = flow.wait_s
+    if wait is None:
+        return "waits for an instance" if flow.climb_s is None else f"waits for an instance, about {flow.climb_s:.3g} s"
+    place = (
+        f"place {flow.place:.0f}" if bounds.depth is None else f"place {flow.place:.0f} of {math.floor(bounds.depth.places)}"
+    )
+    return f"{place}, about {wait:.3g} s"

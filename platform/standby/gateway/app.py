@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -20,6 +21,7 @@ from standby.domain.errors import Forbidden, ModelNotFound, NotFound, StandbyErr
 from standby.gateway.api.responses import error_response
 from standby.gateway.aws import AwsSide
 from standby.gateway.dataplane import DataPlane
+from standby.gateway.drain import cut_off
 from standby.gateway.keys import TENANT_HEADER, acting_tenant, authenticate
 from standby.telemetry import metrics
 
@@ -32,6 +34,7 @@ class Surroundings:
     data: DataPlane
     aws: AwsSide
     max_staleness_s: float
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     def staleness(self) -> dict[str, float]:
         """Return the ages of all local copies in seconds, by table."""
@@ -55,12 +58,16 @@ def build_app(surroundings: Surroundings, api: list[Route]) -> ASGIApp:
     control = surroundings.aws.control_plane(data.uploads)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and data.takes(scope):
-            await data(scope, receive, send)
-        elif scope["type"] == "http" and control.takes(scope):
-            await control(scope, receive, send)
-        else:
-            await starlette(scope, receive, send)
+        try:
+            if scope["type"] == "http" and data.takes(scope):
+                await data(scope, receive, send)
+            elif scope["type"] == "http" and control.takes(scope):
+                await control(scope, receive, send)
+            else:
+                await starlette(scope, receive, send)
+        except asyncio.CancelledError:
+            # Only the gateway's own end cancels a request that is not an engine's yet.
+            await cut_off(scope, send)
 
     return app
 
@@ -76,15 +83,16 @@ class PublicRoutes:
         return JSONResponse({"status": "ok"})
 
     async def readyz(self, _request: Request) -> Response:
-        """The local copies of the tables are recent enough to serve from; 503 with their ages otherwise."""
+        """The local copies of the tables are recent enough to serve from; 503 with their ages otherwise, and while it ends."""
         ages = {name: round(age, 3) for name, age in self.around.staleness().items()}
-        ready = max(ages.values()) <= self.around.max_staleness_s
+        draining = self.around.stopping.is_set()
+        fresh = max(ages.values()) <= self.around.max_staleness_s
         body = {
-            "status": "ready" if ready else "stale",
+            "status": "draining" if draining else "ready" if fresh else "stale",
             "staleness_s": ages,
             "bus_connected": self.around.bus.connected,
         }
-        return JSONResponse(body, status_code=200 if ready else 503)
+        return JSONResponse(body, status_code=200 if fresh and not draining else 503)
 
     async def metrics(self, request: Request) -> Response:
         """Prometheus text; for callers on this machine and for administrators, since names of tenants are in it."""

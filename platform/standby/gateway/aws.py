@@ -81,6 +81,7 @@ class AwsSide:
             resources=self.resources,
             strict=settings.aws_strict,
             asynchronous=self._asynchronous(),
+            heartbeat_s=settings.stream_heartbeat_s or None,
         )
 
     def _asynchronous(self) -> AsyncContext:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from starlette.types import Receive, Scope, Send
 
 from standby.domain import access
-from standby.domain.errors import InvalidInput, StandbyError, Unavailable
+from standby.domain.errors import InvalidInput, ModelNotFound, StandbyError, Unavailable
 from standby.gateway.accounts import Accounts
 from standby.gateway.client_watch import ClientWatch
 from standby.gateway.desk import Desk
@@ -22,13 +22,14 @@ from standby.gateway.dispatch import Dispatcher, OnGone
 from standby.gateway.errors import Headers
 from standby.gateway.http import ClientGone, UploadRoom, header, read_body, send_error
 from standby.gateway.keys import TENANT_HEADER, acting_tenant, authenticate
+from standby.gateway.openai_stream import break_off, outlet_of, refuse, tell_engines_error
 from standby.gateway.relay import DoorClient
-from standby.sagemaker.runtime import contract, forms
+from standby.sagemaker.runtime import asks, contract, forms
 from standby.sagemaker.runtime.asking import Limits, Understanding
 from standby.sagemaker.runtime.async_context import AsyncContext
 from standby.sagemaker.runtime.async_side import AsyncSide
 from standby.sagemaker.runtime.components import Components
-from standby.sagemaker.runtime.contract import Arrival, Authenticator, Job, Resources, Target
+from standby.sagemaker.runtime.contract import Arrival, Asker, Authenticator, ContainerAnswered, Job, Resources, Target
 from standby.sagemaker.runtime.dialects import Declared
 from standby.sagemaker.runtime.joined import Runs
 from standby.sagemaker.runtime.routes import PREFIX, Operation, route_of
@@ -45,6 +46,7 @@ class RuntimeOptions:
     """What the endpoints' own routes need beyond the data plane's: sizes in bytes, times in seconds.
 
     ``linger_s``: how long a run goes on after its SDK has left; ``kept_s``, ``kept_bytes``: bounds of missed answers.
+    ``heartbeat_s``: silence after which a stream for OpenAI's clients gets a comment, ``/v1`` included; None: never.
     """
 
     region: str = "us-east-1"
@@ -58,6 +60,7 @@ class RuntimeOptions:
     resources: Resources | None = None
     strict: bool = False
     asynchronous: AsyncContext | None = None
+    heartbeat_s: float | None = 10.0
 
 
 @dataclass
@@ -103,6 +106,7 @@ class DataPlane:
             region=options.region,
             runs=self.runs,
             monotonic=self.monotonic,
+            heartbeat_s=options.heartbeat_s,
         )
 
     @staticmethod
@@ -141,21 +145,64 @@ class DataPlane:
         except ClientGone:
             self.refused("client_gone")
             return
+        if job.ask.stream:
+            await self._stream(desk, arrival, job, receive, send)
+            return
         try:
             await self.dispatcher.run(desk, arrival, job, receive, send)
         except StandbyError as error:
-            await send_error(send, error, [(b"x-request-id", arrival.echoed)])
+            await refuse(error, arrival, send, None)
         except ClientGone:
             return
 
+    async def _stream(self, desk: Desk, arrival: Arrival, job: Job, receive: Receive, send: Send) -> None:
+        outlet = outlet_of(arrival, send, self.monotonic, self.runtime.heartbeat_s)
+        try:
+            reason = await self.dispatcher.run(desk, arrival, job, receive, outlet)
+            if reason is not None:
+                await break_off(reason, outlet)
+        except StandbyError as error:
+            await refuse(error, arrival, send, outlet)
+        except ContainerAnswered as answered:
+            await tell_engines_error(answered, outlet)
+        except ClientGone:
+            return
+        finally:
+            outlet.close()
+
     async def _resolve(self, scope: Scope, receive: Receive) -> tuple[Desk, Job]:
-        tenant = self.tenant(scope)
+        asker = self.asker(scope)
         if scope["method"] != "POST":
             raise InvalidInput(f"{scope['method']} is not possible here", remedy="use POST")
+        headers: Headers = []
+        wished = None
+        for name, value in scope["headers"]:
+            if name in _PASSED_ON:
+                headers.append((name, value))
+            elif name == asks.PRIORITY_HEADER:
+                wished = asks.wished_priority(value)
         body = await self.read(scope, receive, self.max_body_bytes)
-        desk = self.directory.desk_serving(tenant, _model_of(forms.parse_object(body)))
-        headers: Headers = [(name, value) for name, value in scope["headers"] if name in _PASSED_ON]
-        return desk, Job(scope["path"], headers, body, [])
+        payload = forms.parse_object(body)
+        desk, adapter = self._serving(asker.tenant, _model_of(payload))
+        if adapter is not None:
+            body = forms.named(payload, body, desk.route.endpoint.served_name)
+        ask = asks.ask_of(payload, body, wished=wished, adapter=adapter)
+        body = asks.asking_usage(payload, body, ask)
+        return desk, Job(scope["path"], headers, body, [], ask=ask, priority=asker.priority)
+
+    def _serving(self, tenant: str, model: str) -> tuple[Desk, str | None]:
+        """Return the desk that serves a name, and the adapter where the name is ``served name:ADAPTER`` and no endpoint's."""
+        try:
+            return self.directory.desk_serving(tenant, model), None
+        except ModelNotFound:
+            served, colon, adapter = model.rpartition(":")
+            if not colon or not adapter:
+                raise
+            try:
+                return self.directory.desk_serving(tenant, served), adapter
+            except ModelNotFound:
+                pass  # what was asked for is what the refusal names
+            raise
 
     # ---- what the endpoints' routes need (standby.sagemaker.runtime.contract.Invoker) ---------------------------
 
@@ -172,11 +219,11 @@ class DataPlane:
         """Count a request that ended before its endpoint was known."""
         self.accounts.nobody.ended(code)
 
-    def tenant(self, scope: Scope) -> str:
+    def asker(self, scope: Scope) -> Asker:
         """Return for whom a bearer key of ours acts. Raises NotAuthenticated, Forbidden."""
         key = authenticate(header(scope, b"authorization"), self.directory.keys, self.pepper, access.Scope.INVOKE)
         named = header(scope, TENANT_HEADER.encode())
-        return acting_tenant(key, None if named is None else named.decode("latin-1"))
+        return Asker(acting_tenant(key, None if named is None else named.decode("latin-1")), key.priority)
 
     def read(self, scope: Scope, receive: Receive, limit: int) -> Awaitable[bytes]:
         """Return the body. Raises PayloadTooLarge, QueueFull, ClientGone."""

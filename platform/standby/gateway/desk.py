@@ -14,22 +14,26 @@ using it and does not notice.
 from __future__ import annotations
 
 import asyncio
-import math
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+from standby.domain.ask import NOTHING, Ask
 from standby.domain.demand import Demand
 from standby.domain.errors import StandbyError
-from standby.domain.instance import Instance, Rung
+from standby.domain.instance import Instance
+from standby.domain.priority import Priority
 from standby.gateway import sessions
-from standby.gateway.admission import Admission, Room, UnderWay, Verdict, hopeless, may_wait, throttled
-from standby.gateway.grants import Grant, Route
+from standby.gateway.admission import Admission, Verdict
+from standby.gateway.alarm import Alarm
+from standby.gateway.grants import Grant, Route, grant_of, in_session
+from standby.gateway.outlook import Outlook
 from standby.gateway.ready_instances import ReadyInstance, ReadyInstances
-from standby.gateway.refusals import cold_wait_exceeded, refusal_error
-from standby.gateway.waiting_room import AllRooms, Waiter, WaitingRoom
+from standby.gateway.results import Result
+from standby.gateway.tally import Speaker, Tally, demands_of
+from standby.gateway.waiting_room import AllRooms, Lane, Waiter, WaitingRoom, Wish
 
 FULL_PAUSE_S = 0.02
 CONNECT_PAUSE_S = 1.0
@@ -41,28 +45,35 @@ _DELETED: Final = Admission(Verdict.GONE, "the endpoint was deleted")
 
 @dataclass(slots=True)
 class Desk:
-    """See the module's docstring. ``monotonic`` and ``wall`` are clocks in seconds."""
+    """See the module's docstring. ``monotonic`` and ``wall`` are clocks in seconds.
+
+    ``climb_s`` returns how long a climb of one of the route's instances takes from where they are now, as far as it was
+    ever measured.
+    """
 
     route: Route
     rooms: AllRooms
     monotonic: Callable[[], float]
     wall: Callable[[], float]
     on_demand: Callable[[Desk, bool], None]
+    climb_s: Callable[[Route], float | None] = lambda _route: None
     in_flight: int = 0
     granted: int = 0
     last_activity: float = 0.0
     _room: WaitingRoom = field(init=False)
+    _outlook: Outlook = field(init=False)
+    _tally: Tally = field(init=False)
+    _alarm: Alarm = field(init=False)
     _instances: ReadyInstances = field(default_factory=ReadyInstances)
-    _turned_away: bool = False
     _closed: bool = False
     _successor: Desk | None = None
-    _timer: asyncio.TimerHandle | None = None
-    _timer_at: float = math.inf
-    _limit: int | None = None
     _provisioned: int | None = None
 
     def __post_init__(self) -> None:
         self._room = WaitingRoom(self.rooms)
+        now = self.monotonic()
+        self._tally, self._alarm = Tally(now), Alarm(self.monotonic, self._pump)
+        self._outlook = Outlook(self.route, self._room, self._instances, self.climb_s, self.wall, now)
         self._take_up(self.route)
 
     # ---- what the directory tells ------------------------------------------------------------------------------
@@ -75,17 +86,18 @@ class Desk:
     def route_changed(self, route: Route) -> None:
         """Take up a new version of the endpoint's record; ends the wait of those who wait in vain."""
         self._take_up(route)
-        refusal = hopeless(route.endpoint, route.variant.name, self.wall())
+        refusal = self._outlook.hopeless()
         if refusal is not None:
-            self._refuse_all(self._error(refusal))
+            self._refuse_all(self._outlook.error(refusal))
         self._pump()
 
     def moved_to(self, successor: Desk) -> None:
         """The endpoint has no such variant any more: who waits goes on waiting at ``successor``, as do all who come."""
         self._successor = successor
-        while self._room.queue:
-            waiter = self._room.take()
+        for waiter in self._room.everybody():
+            self._room.leave(waiter)
             waiter.desk = successor
+            waiter.lane = successor._lane(waiter.wish)
             successor.join(waiter, first=False)
         successor._pump()
 
@@ -95,7 +107,7 @@ class Desk:
         Another endpoint of the same name gets a desk of its own, and this one must not speak in its name.
         """
         self._closed = True
-        self._refuse_all(self._error(_DELETED))
+        self._refuse_all(self._outlook.error(_DELETED))
 
     # ---- what a request does -----------------------------------------------------------------------------------
 
@@ -111,48 +123,48 @@ class Desk:
             self.touch(urgent=False)
 
     async def acquire(
-        self, *, arrived: float, arrived_at: float, body_bytes: int, again: bool, session: str | None = None
+        self,
+        *,
+        arrived: float,
+        arrived_at: float,
+        body_bytes: int,
+        again: bool,
+        session: str | None = None,
+        ask: Ask = NOTHING,
+        priority: Priority | None = None,
+        tried: frozenset[str] = frozenset(),
     ) -> Grant:
         """Return leave to send, at once or after waiting.
 
-        ``again`` marks a request that a door refused: it goes to the head of the queue and is not refused for want of
-        room. ``session`` is ``NEW_SESSION`` or the id of one, whose instance is preferred as long as it is ready.
-        Raises QueueFull, Throttled, EndpointFailed, EndpointNotFound, ColdWaitExceeded.
-        """
-        if self._successor is not None:
-            return await self._successor.acquire(
-                arrived=arrived, arrived_at=arrived_at, body_bytes=body_bytes, again=again, session=session
-            )
-        wanted = None if session is None else self._instance_of(session)
-        # Those who wait for the instance of their session keep nobody else back.
-        if again or self._room.bound == len(self._room.queue):
-            grant = self._choose(arrived, wanted)
-            if grant is not None:
-                return grant if session is None else self._in_session(grant, session)
-        self._admit(body_bytes, again=again)
-        waiter = Waiter(arrived, arrived_at, body_bytes, asyncio.get_running_loop().create_future(), self, wanted)
-        self.join(waiter, first=again)
-        try:
-            async with asyncio.timeout(max(0.0, arrived + self.route.policy.max_cold_wait - self.monotonic())):
-                grant = await waiter.granted
-        except TimeoutError:
-            self._give_back(waiter)
-            raise cold_wait_exceeded(waiter.desk.route.endpoint, waiter.desk.route.variant) from None
-        except asyncio.CancelledError:
-            self._give_back(waiter)
-            raise
-        finally:
-            waiter.desk.leave(waiter)
-        return grant if session is None else self._in_session(grant, session)
+        ``again`` marks a request that a door refused or that is tried once more: it goes to the head of its priority and is
+        not refused for want of room. ``session`` is ``NEW_SESSION`` or the id of one, whose instance is preferred as long as
+        it is ready. ``priority``: None is the endpoint's default. ``tried``: instances where it has failed; others are
+        preferred.
 
-    def release(self, grant: Grant) -> None:
-        """Give the slot back; call exactly once for each grant."""
+        Raises QueueFull, Overloaded, Throttled, EndpointFailed, EndpointNotFound, ColdWaitExceeded, WaitExceeded.
+        """
+        if priority is None:
+            priority = self.route.traffic.priority.default
+        wanted = None if session is None else sessions.instance_of(session, self.wall())
+        wish = Wish(arrived, arrived_at, body_bytes, ask, priority, again, wanted, tried)
+        grant = await self.grant(wish)
+        return grant if session is None else in_session(grant, session, secrets.token_hex(8), self.wall())
+
+    def alone(self, grant: Grant) -> bool:
+        """Whether no other request of this gateway is in flight at the grant's instance."""
+        return grant.desk.outstanding.get(grant.instance) == 1
+
+    def release(self, grant: Grant, result: Result | None = None) -> None:
+        """Give the slot back, saying how the request ended where that is known; call exactly once for each grant."""
         if grant.desk is not self:
-            grant.desk.release(grant)
+            grant.desk.release(grant, result)
             grant.desk.touch(urgent=False)
             return
+        now = self.monotonic()
         self.granted -= 1
-        self._instances.gave_back(grant.instance)
+        self._tally.gave_back(grant.backend, now)
+        self._instances.gave_back(grant.instance, grant.epoch, result, now, probe=grant.probe)
+        self._outlook.ended(grant, result, now)
         self._pump()
 
     def refused(self, grant: Grant, reason: str) -> None:
@@ -188,16 +200,43 @@ class Desk:
 
     # ---- what desks tell each other ----------------------------------------------------------------------------
 
+    async def grant(self, wish: Wish) -> Grant:
+        """Return leave to send; see ``acquire``."""
+        if self._successor is not None:
+            return await self._successor.grant(wish)
+        found = self._at_once(wish)
+        if found is not None:
+            return found
+        admitted = self._admit(wish)
+        return await self._wait(
+            Waiter(wish, asyncio.get_running_loop().create_future(), self, self._lane(wish), admitted), first=wish.again
+        )
+
     def join(self, waiter: Waiter, *, first: bool) -> None:
         """Let a request wait here."""
         self._room.join(waiter, first=first)
-        # The first waiter is the demand that wakes the endpoint; the others only change a count.
-        self.touch(urgent=len(self._room.queue) == 1)
+        backend = waiter.lane.backend
+        self._tally.wanted(backend, self.monotonic())
+        # The first waiter is the demand that wakes an engine; the others only change a count.
+        self.touch(urgent=self._room.of(backend).requests == 1)
 
     def leave(self, waiter: Waiter) -> None:
         """A request waits here no more; nothing, if it does not."""
         if self._room.leave(waiter):
+            self._tally.wanted(waiter.lane.backend, self.monotonic())
             self.touch(urgent=False)
+
+    def gave_up(self, waiter: Waiter) -> None:
+        """A request waits no more and got no answer; a grant may have arrived in the very moment in which it gave up."""
+        granted = waiter.granted
+        if granted.done() and not granted.cancelled() and granted.exception() is None:
+            self.release(granted.result())
+        else:
+            self._outlook.gave_up(waiter.wish, self.monotonic())
+
+    def too_late(self, wish: Wish, limit_s: float) -> StandbyError:
+        """Return what a request is told that has waited here for ``limit_s``."""
+        return self._outlook.too_long(wish, limit_s, self.granted, self.monotonic())
 
     def touch(self, *, urgent: bool) -> None:
         """Something has happened; tells the demand, at once where it is ``urgent``."""
@@ -207,7 +246,7 @@ class Desk:
 
     def want(self) -> None:
         """Somebody asks for an instance and does not wait for it."""
-        self._turned_away = True
+        self._tally.turned_away.add(self._backend(NOTHING, self.route.traffic.priority.default))
         self.touch(urgent=not self.has_ready)
 
     # ---- what others read --------------------------------------------------------------------------------------
@@ -220,12 +259,12 @@ class Desk:
     @property
     def queued(self) -> int:
         """Requests that wait."""
-        return len(self._room.queue)
+        return self._room.total.requests
 
     @property
     def queued_bytes(self) -> int:
         """Body bytes of those that wait."""
-        return self._room.body_bytes
+        return self._room.total.body_bytes
 
     @property
     def outstanding(self) -> dict[str, int]:
@@ -237,145 +276,119 @@ class Desk:
         """Whether any instance is ready in this gateway's eyes."""
         return bool(self._instances.usable) if self._successor is None else self._successor.has_ready
 
-    def demand(self, gateway: str, boot_id: str, sequence: int) -> Demand:
-        """Return the desk's state as the message that the controller reads.
-
-        A request that found nothing ready and no room counts as waiting once: it, too, wants the endpoint awake.
-        """
-        turned_away, self._turned_away = self._turned_away and not self.has_ready, False
-        queue = self._room.queue
-        # Those that another desk has handed on were never counted as in flight here.
-        in_flight = max(self.granted, self.in_flight - len(queue))
-        return Demand(
-            gateway=gateway,
-            boot_id=boot_id,
-            sequence=sequence,
-            tenant=self.route.endpoint.tenant,
-            endpoint=self.route.endpoint.name,
-            variant=self.route.variant.name,
-            in_flight=in_flight,
-            queued=len(queue) or int(turned_away),
-            queued_bytes=self.queued_bytes,
-            idle=0.0 if in_flight or queue else max(0.0, self.monotonic() - self.last_activity),
-            oldest_arrival_at=queue[0].arrived_at if queue else None,
-        )
+    def demands(self, gateway: str, boot_id: str, sequence: int) -> tuple[Demand, ...]:
+        """Return the desk's state as the messages that the controller reads, one for each engine of the variant."""
+        if self.has_ready:
+            self._tally.turned_away.clear()
+        by, now = Speaker(gateway, boot_id, sequence), self.monotonic()
+        told = demands_of(by, self.route, self._tally, self._room, self.in_flight, self.last_activity, now)
+        self._tally.turned_away.clear()
+        return told
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
     def _take_up(self, route: Route) -> None:
         self.route = route
-        self._limit, self._provisioned = route.variant.limit, route.variant.provisioned
-        self._instances.serve(route.version)
+        self._provisioned = route.variant.provisioned
+        self._room.serve(route.traffic.priority)
+        self._outlook.serve(route, self.monotonic())
+        self._instances.serve(route)
 
-    def _choose(self, arrived: float, wanted: str | None = None) -> Grant | None:
+    def _at_once(self, wish: Wish) -> Grant | None:
+        """Return a grant for a request that need not wait; nobody whose turn it would be is overtaken.
+
+        After each change those who can be served have been, so that whoever still waits cannot use what is free now.
+        """
+        now = self.monotonic()
+        if self._room.total.requests:
+            if self._alarm.at <= now:
+                self._pump()
+            if not wish.again and self._room.waits(wish.priority, self._lane(wish)):
+                return None
+        return self._choose(now, wish)
+
+    async def _wait(self, waiter: Waiter, *, first: bool) -> Grant:
+        limit_s = self._outlook.longest_wait_s(waiter.wish.priority)
+        self.join(waiter, first=first)
+        try:
+            async with asyncio.timeout(max(0.0, waiter.wish.arrived + limit_s - self.monotonic())):
+                return await waiter.granted
+        except TimeoutError:
+            waiter.desk.gave_up(waiter)
+            raise waiter.desk.too_late(waiter.wish, limit_s) from None
+        except asyncio.CancelledError:
+            waiter.desk.gave_up(waiter)
+            raise
+        finally:
+            waiter.desk.leave(waiter)
+
+    def _choose(self, now: float, wish: Wish, queue_reason: str = "") -> Grant | None:
         instances = self._instances
-        choice = instances.choose(self.monotonic(), wanted)
+        choice = instances.choose(now, wish.wanted, wish.ask, wish.priority, wish.tried, max(0.0, now - wish.arrived))
         if choice.instance is None:
             if choice.retry_at is not None:
-                self._pump_at(choice.retry_at)
+                self._alarm.set(choice.retry_at)
             return None
         ready = instances.usable[choice.instance]
-        instances.took(choice.instance)
+        instances.took(choice.instance, probe=choice.probe)
         self.granted += 1
-        climbed = ready.record.activation if ready.seen > arrived else None
-        return Grant(
-            choice.instance,
-            ready.record.address,
-            ready.record.epoch,
-            Rung.READY if climbed is None else climbed.from_rung,
-            climbed,
-            self,
-            self.route.variant.name,
-            self._provisioned is not None and self.granted > self._provisioned,
-        )
+        self._tally.took(ready.record.backend, now)
+        climbed = ready.record.activation if ready.seen > wish.arrived else None
+        spillover = self._provisioned is not None and self.granted > self._provisioned
+        return grant_of(ready.record, climbed, self, choice, wish, now, spillover=spillover, queue_reason=queue_reason)
 
     def _full(self, ready: ReadyInstance) -> None:
         """A door has no slot left. Where the limit is what keeps it full, the request has its answer."""
         now = self.monotonic()
-        if self._limit is not None and not self._instances.has_free(now, but=ready):
-            refusal = throttled(self._limit, self._under_way(room=False), again=True)
-            if refusal is not None:
-                raise self._error(refusal)
+        refusal = (
+            None if self._instances.has_free(now, but=ready) else self._outlook.beyond(self.granted, again=True, room=False)
+        )
+        if refusal is not None:
+            raise self._outlook.error(refusal)
         ready.blocked_until = now + FULL_PAUSE_S
 
-    def _under_way(self, *, room: bool) -> UnderWay:
-        return UnderWay(self.granted, len(self._room.queue), self._instances.slots, room)
+    def _backend(self, ask: Ask, priority: Priority) -> str:
+        """Return which engine the request would wake."""
+        return self._instances.wanted_backend(ask, priority, self.monotonic()) if self.route.hybrid else ""
 
-    def _beyond(self, limit: int, *, again: bool) -> Admission | None:
-        return throttled(limit, self._under_way(room=self._instances.has_room), again=again)
+    def _lane(self, wish: Wish) -> Lane:
+        return Lane(wish.wanted, self._backend(wish.ask, wish.priority), wish.ask.adapter)
 
-    def _instance_of(self, session: str) -> str | None:
-        found = sessions.read(session, self.wall())
-        return None if found is None else found.instance
-
-    def _in_session(self, grant: Grant, session: str) -> Grant:
-        """Return the grant with the session that it belongs to: the caller's, or a new one where that has ended."""
-        if grant.instance == self._instance_of(session):
-            return grant
-        begun = sessions.new_id(secrets.token_hex(8), grant.instance, self.wall() + sessions.LIFETIME_S)
-        closed = None if session == sessions.NEW_SESSION else session
-        return grant._replace(new_session=sessions.told(begun), closed_session=closed)
-
-    def _admit(self, body_bytes: int, *, again: bool) -> None:
-        refusal: Admission | None = _DELETED
-        if not self._closed:
-            refusal = hopeless(self.route.endpoint, self.route.variant.name, self.wall())
-        if refusal is None and self._limit is not None:
-            refusal = self._beyond(self._limit, again=again)
-        if refusal is None and not again:
-            room = Room(self.queued, self.queued_bytes, self.rooms.body_bytes, self.rooms.limit)
-            admission = may_wait(self.route.policy, room, body_bytes)
-            refusal = None if admission.verdict is Verdict.WAIT else admission
-        if refusal is not None:
-            self._turned_away = refusal.verdict in (Verdict.QUEUE_FULL, Verdict.THROTTLED)
-            self.touch(urgent=self._turned_away and not self._room.queue and not self.has_ready)
-            raise self._error(refusal)
-
-    def _give_back(self, waiter: Waiter) -> None:
-        """A grant may arrive in the very moment in which its waiter gives up."""
-        if waiter.granted.done() and not waiter.granted.cancelled() and waiter.granted.exception() is None:
-            self.release(waiter.granted.result())
+    def _admit(self, wish: Wish) -> str:
+        """Return why the request may wait; raises what is said of ``acquire``."""
+        refusal = _DELETED if self._closed else self._outlook.admission(wish, self.granted, self.monotonic())
+        if refusal.verdict is Verdict.WAIT:
+            return refusal.reason
+        turned_away = refusal.verdict in (Verdict.QUEUE_FULL, Verdict.THROTTLED)
+        if turned_away:
+            self._tally.turned_away.add(self._backend(wish.ask, wish.priority))
+        self.touch(urgent=turned_away and not self.queued and not self.has_ready)
+        raise self._outlook.error(refusal)
 
     def _pump(self) -> None:
-        """Serve those who wait, in order; who wants the instance of a session keeps back only those who want the same."""
-        queue = self._room.queue
-        at = 0
-        while at < len(queue):
-            waiter = queue[at]
-            # Cancelled or timed out a moment ago and not yet run: its own ``_leave`` would take it out.
-            grant = None if waiter.granted.done() else self._choose(waiter.arrived, waiter.wanted)
-            if grant is None and not waiter.granted.done():
-                if waiter.wanted is None or waiter.wanted not in self._instances.usable:
-                    break
-                at += 1
+        """Serve those who wait, in turn; a lane whose head finds no instance keeps back nobody but itself."""
+        before = self.queued
+        passed: set[tuple[Priority, Lane]] = set()
+        now = self.monotonic()
+        while self.queued and self._instances.has_room:
+            chosen = self._room.next(now, passed)
+            if chosen is None:
+                break
+            waiter, reason = chosen.waiter, f"{chosen.waiter.admitted}; {chosen.reason}"
+            grant = self._choose(now, waiter.wish, reason)
+            if grant is None:
+                passed.add((waiter.wish.priority, waiter.lane))
                 continue
-            self._room.take(at)
+            self._room.take(chosen)
+            self._tally.wanted(waiter.lane.backend, now)
+            waiter.granted.set_result(grant)
+        if self.queued != before:
             self.touch(urgent=False)
-            if grant is not None:
-                waiter.granted.set_result(grant)
-        if queue and self._limit is not None:
-            # Every slot within the limit may have come and be taken: who still waits is beyond it.
-            refusal = self._beyond(self._limit, again=True)
-            if refusal is not None:
-                self._refuse_all(self._error(refusal))
-
-    def _pump_at(self, moment: float) -> None:
-        """Serve again at that moment, or at an earlier one that is due already: whoever still waits then asks anew."""
-        if self._timer is not None:
-            if self._timer_at <= moment:
-                return
-            self._timer.cancel()
-        self._timer_at = moment
-        delay = max(0.001, moment - self.monotonic())
-        self._timer = asyncio.get_running_loop().call_later(delay, self._timed_pump)
-
-    def _timed_pump(self) -> None:
-        self._timer = None
-        self._pump()
+        # Every slot within the limit may have come and be taken: who still waits is beyond it.
+        refusal = self._outlook.beyond(self.granted, again=True) if self.queued else None
+        if refusal is not None:
+            self._refuse_all(self._outlook.error(refusal))
 
     def _refuse_all(self, error: StandbyError) -> None:
         self._room.refuse_all(error)
         self.touch(urgent=False)
-
-    def _error(self, refusal: Admission) -> StandbyError:
-        return refusal_error(self.route.endpoint, self.route.variant, refusal)

@@ -16,17 +16,20 @@ from standby.bus.mirror import Mirror
 from standby.bus.tables import Entry
 from standby.bus.tables_set import Tables
 from standby.domain.access import AccessKey, ApiKey, Tenant
-from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Variant
+from standby.domain.endpoint import Backend, Endpoint, EndpointConfig, EndpointStatus, Variant
 from standby.domain.errors import ComponentRequired, EndpointNotFound, ModelNotFound
-from standby.domain.instance import Instance
+from standby.domain.instance import Instance, InstanceState, Rung
 from standby.domain.model import Model
 from standby.domain.node import Node
 from standby.domain.prices import NodePrices
-from standby.domain.serving import variants_now, version_of, with_weights
+from standby.domain.serving import model_of_part, parts_of, variants_now, version_of
 from standby.gateway import sessions
 from standby.gateway.desk import AllRooms, Desk, Route
 from standby.gateway.hall import Hall
 from standby.gateway.keys import KeyRing
+from standby.gateway.route import RoutePart
+from standby.gateway.tokens import PromptTokens
+from standby.host.sealing import SealingKey
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +58,10 @@ class Directory:
     key_trust_s: float = math.inf
     # Hears of each change of an access key, by its id.
     on_access_key: Callable[[str], None] = lambda _key_id: None
+    # Hears of each engine that has failed while it was ready, by its instance and epoch.
+    on_failed: Callable[[str, int], None] = lambda _instance, _epoch: None
+    # Opens the keys that tenants have stored: a model's tokenizer is read from where the model lies.
+    sealing: SealingKey | None = None
     _halls: dict[EndpointKey, Hall] = field(default_factory=dict)
     _instances: dict[EndpointKey, dict[str, _Known]] = field(default_factory=dict)
     _served: dict[EndpointKey, str] = field(default_factory=dict)
@@ -70,6 +77,7 @@ class Directory:
         self.instances = Mirror(self.tables.instances, self._instance_changed)
         self.nodes = Mirror(self.tables.nodes)
         self.prices = Mirror(self.tables.prices)
+        self.tokens = PromptTokens(self.tables.credentials, self.sealing, self.monotonic)
 
     @property
     def mirrors(
@@ -106,6 +114,7 @@ class Directory:
 
     async def stop(self) -> None:
         """Stop following."""
+        await self.tokens.stop()
         for mirror in self.mirrors.values():
             await mirror.stop()
 
@@ -168,7 +177,18 @@ class Directory:
             return ()
         now = variants_now(config.value, endpoint.capacities)
         pairs = zip(config.value.variants, now, strict=True)
-        return tuple(Route(endpoint, present, self._version(tenant, written)) for written, present in pairs)
+        return tuple(self._route(endpoint, config.value, written, present) for written, present in pairs)
+
+    def _route(self, endpoint: Endpoint, config: EndpointConfig, written: Variant, present: Variant) -> Route:
+        model = self.models.entries.get(f"{endpoint.tenant}.{written.model}")
+        known = None if model is None else model.value
+        parts = tuple(
+            _part_of(known, backend, part, now)
+            for (backend, part), (_, now) in zip(parts_of(written), parts_of(present), strict=True)
+        )
+        version = parts[0].version if len(parts) == 1 else ""
+        counter = None if known is None or len(parts) == 1 else self.tokens.counter(known)
+        return Route(endpoint, present, version, config.traffic, parts, counter)
 
     def _has_components(self, tenant: str, name: str) -> bool:
         """Whether the endpoint has no models of its own: each of its inference components is served by its own name."""
@@ -179,11 +199,6 @@ class Directory:
     def _living(self, tenant: str, name: str) -> Endpoint | None:
         endpoint = self.endpoints.entries.get(f"{tenant}.{name}")
         return None if endpoint is None or endpoint.value.status is EndpointStatus.DELETING else endpoint.value
-
-    def _version(self, tenant: str, variant: Variant) -> str:
-        model = self.models.entries.get(f"{tenant}.{variant.model}")
-        served = None if model is None else with_weights(model.value, variant.weights)
-        return "" if served is None else version_of(served, variant)
 
     def _variant_of(self, where: EndpointKey, hall: Hall, session: str) -> str | None:
         named = sessions.read(session, self.wall())
@@ -208,11 +223,29 @@ class Directory:
         return hall
 
     def _open_desk(self, where: EndpointKey, route: Route) -> Desk:
-        desk = Desk(route, self.rooms, self.monotonic, self.wall, self.on_demand)
+        desk = Desk(route, self.rooms, self.monotonic, self.wall, self.on_demand, partial(self._climb_s, where))
         for known in self._instances.get(where, {}).values():
             if known.record.variant == route.variant.name:
                 desk.instance_changed(known.record, known.seen)
         return desk
+
+    def _climb_s(self, where: EndpointKey, route: Route) -> float | None:
+        """Return the measured seconds until one of the variant's instances is ready, from the highest rung that one holds.
+
+        None where no node has measured that.
+        """
+        rungs = {
+            known.record.node: known.record.rung
+            for known in sorted(self._instances.get(where, {}).values(), key=lambda known: known.record.rung)
+            if known.record.variant == route.variant.name
+        }
+        digests = {part.digest for part in route.parts if part.digest is not None}
+        measured = (
+            entry.value.costs.get(digest, {}).get(rungs.get(entry.value.name, Rung.COLD))
+            for entry in self.nodes.entries.values()
+            for digest in digests
+        )
+        return min((seconds for seconds in measured if seconds is not None), default=None)
 
     def _config_changed(self, _key: str, _before: Entry[EndpointConfig] | None, after: Entry[EndpointConfig] | None) -> None:
         if after is None:
@@ -265,6 +298,8 @@ class Directory:
         present = after or before
         if present is None:
             return
+        if before is not None and before.value.state is InstanceState.READY and present.value.state is InstanceState.FAILED:
+            self.on_failed(before.value.id, before.value.epoch)
         where = (present.value.tenant, present.value.endpoint)
         known = self._instances.setdefault(where, {})
         if after is None:
@@ -281,3 +316,12 @@ class Directory:
         desk = None if hall is None else hall.desks.get(present.value.variant)
         if desk is not None:
             desk.instance_changed(present.value, seen, removed=after is None)
+
+
+def _part_of(model: Model | None, backend: Backend | None, written: Variant, present: Variant) -> RoutePart:
+    """Return one engine of a variant; ``written`` as its config has it, which is what names the version."""
+    label = "" if backend is None else backend.label
+    served = None if model is None else model_of_part(model, written, backend)
+    if served is None:
+        return RoutePart(label, None if backend is None else backend.engine, "", present.policy.slots)
+    return RoutePart(label, served.engine, version_of(served, written), present.policy.slots, served.manifest.digest)

@@ -2,6 +2,7 @@
 
 Every request goes ``desk.enter → (desk.acquire → relay → desk.release)* → end``; whatever way it ends, the context
 managers give back what it held. A caller who leaves cancels the request's own task, streaming or not (field case B25).
+Which setback is followed by another attempt is the tier's table, ``standby.gateway.tiers``.
 """
 
 from __future__ import annotations
@@ -10,72 +11,42 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Final
 
-from standby.domain.errors import BusUnavailable, EngineDied, InvocationTimeout, StandbyError, Unavailable
-from standby.domain.instance import Activation, Phase
-from standby.gateway.accounts import Account, Accounts
+from standby.domain.errors import (
+    BusUnavailable,
+    EngineDied,
+    InvocationTimeout,
+    StandbyError,
+    Unavailable,
+)
+from standby.domain.priority import engine_priority
+from standby.gateway import endings
+from standby.gateway.accounts import Accounts
+from standby.gateway.answer_headers import answer_headers
 from standby.gateway.client_watch import ClientWatch
+from standby.gateway.course import Course, OnGone, Work
 from standby.gateway.desk import Desk, Grant
-from standby.gateway.errors import Headers
 from standby.gateway.http import ClientGone
+from standby.gateway.poison import REFUSED_FOR_S, Standing, Verdict
+from standby.gateway.poison_guard import PoisonGuard
 from standby.gateway.relay import AnswerCutOff, DoorClient, OutcomeKind, RelayOutcome, RelayRequest
+from standby.gateway.results import Result, ResultKind
+from standby.gateway.tiers import DECLINABLE, Setback, Step, next_step
+from standby.gateway.traces import AttemptTrace, Traces
 from standby.sagemaker.errors import AwsError
+from standby.sagemaker.runtime.asks import with_priority
 from standby.sagemaker.runtime.contract import AnswerBroken, Arrival, ContainerAnswered, Job, Receive, Send
 from standby.telemetry import metrics
 from standby.wire.headers import Refusal
 
+__all__ = ["Dispatcher", "OnGone"]
+
 _log = logging.getLogger(__name__)
 
 # Longer than a reconnect, shorter than a caller's patience: without the bus nothing at zero can be woken.
-BUS_PATIENCE_S = 5.0
-SHUT_DOWN = "the gateway is shutting down"
-
-OnGone = Callable[[Callable[[], None]], None]
-
-
-class _Work(NamedTuple):
-    """A request at a desk."""
-
-    desk: Desk
-    account: Account
-    arrival: Arrival
-    job: Job
-    send: Send
-
-
-class _Course:
-    """Who may end a request's task, and why it was cancelled, if it was."""
-
-    __slots__ = ("_on_gone", "_task", "expired", "gone", "loop", "over")
-
-    def __init__(self, task: asyncio.Task[Any], on_gone: OnGone | None) -> None:
-        self._task = task
-        self._on_gone = on_gone
-        self.loop = task.get_loop()
-        self.gone = self.expired = self.over = False
-
-    def left_soon(self) -> None:
-        """The caller has left, as the server says."""
-        self.loop.call_soon(self._left)
-
-    def expire(self) -> None:
-        """The engine had its time."""
-        self.expired = True
-        self._task.cancel()
-
-    def _left(self) -> None:
-        if self.over:
-            return
-        if self._on_gone is None:
-            self._end()
-        else:
-            self._on_gone(self._end)
-
-    def _end(self) -> None:
-        if not self.over:
-            self.gone = True
-            self._task.cancel()
+BUS_PATIENCE_S: Final = 5.0
+SHUT_DOWN: Final = "the gateway is shutting down"
 
 
 @dataclass
@@ -87,48 +58,55 @@ class Dispatcher:
     node_token: str = field(repr=False)
     monotonic: Callable[[], float]
     bus_away: Callable[[], float]
+    traces: Traces = field(default_factory=Traces)
+    guard: PoisonGuard = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.guard = PoisonGuard(self.monotonic)
 
     async def run(
         self, desk: Desk, arrival: Arrival, job: Job, receive: Receive, send: Send, on_gone: OnGone | None = None
     ) -> str | None:
         """Carry out one request; see ``standby.sagemaker.runtime.contract.Invoker.run``. Raises ClientGone too."""
-        work = _Work(desk, self.accounts.of(desk), arrival, job, send)
-        task = asyncio.current_task()
+        work = Work(desk, self.accounts.of(desk), arrival, job, send)
+        task = asyncio.current_task(self.doors.loop)
         assert task is not None
-        course = _Course(task, on_gone)
+        course = Course(task, on_gone)
         # The server calls a caller who has got the whole answer "disconnected", too, in the very turn of the loop in which
         # the task is to be resumed with its outcome: the task goes first, or every success would count as a caller who left.
         watch = ClientWatch(receive, course.left_soon)
         try:
             with desk.enter():
-                return await self._attempts(work, course)
+                return await (self._attempts(work, course) if self.guard.book.empty else self._checked(work, course))
         except asyncio.CancelledError as cancelled:
             task.uncancel()
             return self._cancelled(work, course, cancelled)
         except (StandbyError, AwsError) as error:
-            work.account.ended(error.code)
+            work.ended(error.code, str(error))
             raise
         except ContainerAnswered as answered:
-            work.account.ended(f"engine_{answered.status // 100}xx")
+            work.ended(f"engine_{answered.status // 100}xx", str(answered))
             raise
         except AnswerBroken as broken:
-            work.account.ended("broken_stream")
+            work.ended("broken_stream", str(broken))
             return str(broken)
         except ClientGone:
-            work.account.ended("client_gone")
+            work.ended("client_gone", "the caller left")
             raise
         finally:
             course.over = True
             watch.stop()
+            work.account.metered(work.meter)
+            self.traces.add(work.trace(self.monotonic()))
 
     # ---- at the desk -------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _cancelled(work: _Work, course: _Course, cancelled: asyncio.CancelledError) -> str:
+    def _cancelled(work: Work, course: Course, cancelled: asyncio.CancelledError) -> str:
         """Account for a request whose task was cancelled, and say why its answer broke off or raise what ended it."""
         error: StandbyError
         if course.gone:
-            work.account.ended("client_gone")
+            work.ended("client_gone", "the caller left")
             raise ClientGone from None
         if course.expired:
             error = InvocationTimeout(
@@ -137,35 +115,24 @@ class Dispatcher:
             )
         elif isinstance(cancelled, AnswerCutOff) and not work.job.whole:
             # The server's grace for open requests is over (field case B18).
-            work.account.ended("broken_stream")
+            work.ended("broken_stream", SHUT_DOWN)
             return SHUT_DOWN
         else:
             error = Unavailable(SHUT_DOWN, remedy="retry", retry_after_s=1.0)
-        work.account.ended(error.code)
+        work.ended(error.code, str(error))
         raise error from None
 
-    async def _attempts(self, work: _Work, course: _Course) -> str | None:
-        account, arrived = work.account, work.arrival.arrived
-        again = False
-        while True:
-            grant = await self._acquire(work, again=again)
-            dispatched = self.monotonic()
-            limit_s = work.job.limit_s
-            expiry = None if limit_s is None else course.loop.call_later(limit_s, course.expire)
-            try:
-                outcome = await self._attempt(work, grant, dispatched)
-            finally:
-                work.desk.release(grant)
-                if expiry is not None:
-                    expiry.cancel()
-            if outcome is not None:
-                account.ended(outcome[0])
-                account.served(grant, dispatched - arrived, self.monotonic() - arrived)
-                return outcome[1]
-            again = True
+    async def _attempts(self, work: Work, course: Course) -> str | None:
+        step = Step.ELSEWHERE
+        while step is not Step.GIVE_UP:
+            grant = await self._acquire(work)
+            step = await self._attempt(work, grant, course)
+            if work.suspect and not work.quarantined and step is not Step.GIVE_UP:
+                return await self._quarantined(work, course)
+        return work.words if work.ending == "broken_stream" else None
 
-    def _acquire(self, work: _Work, *, again: bool) -> Awaitable[Grant]:
-        desk, arrival = work.desk, work.arrival
+    def _acquire(self, work: Work) -> Awaitable[Grant]:
+        desk, arrival, job = work.desk, work.arrival, work.job
         if not desk.has_ready and self.bus_away() > BUS_PATIENCE_S:
             raise BusUnavailable(
                 f"endpoint {desk.route.endpoint.name!r} is at zero and the control plane is unreachable",
@@ -173,90 +140,175 @@ class Dispatcher:
                 retry_after_s=BUS_PATIENCE_S,
             )
         return desk.acquire(
-            arrived=arrival.arrived,
+            arrived=arrival.arrived + work.running_s,
             arrived_at=arrival.arrived_at,
-            body_bytes=len(work.job.body),
-            again=again,
-            session=work.job.session,
+            body_bytes=len(job.body),
+            again=work.asked > 0,
+            session=job.session,
+            ask=job.ask,
+            priority=work.priority,
+            tried=work.tried,
         )
 
-    async def _attempt(self, work: _Work, grant: Grant, dispatched: float) -> tuple[str, str | None] | None:
-        """Return how the request ended and why its answer broke off, or None when it must be queued again."""
-        job, arrival = work.job, work.arrival
-        request = RelayRequest(
-            door=grant.address,
-            instance=grant.instance,
-            epoch=grant.epoch,
-            token=self.node_token,
-            path=job.path,
-            headers=job.headers,
-            body=job.body,
-            request_id=arrival.request_id,
+    async def _checked(self, work: Work, course: Course) -> str | None:
+        """Let the request through, one suspect at a time. Raises PoisonRequest, WaitExceeded."""
+        if self.guard.standing(work) is Standing.SUSPECT:
+            return await self._quarantined(work, course)
+        return await self._attempts(work, course)
+
+    async def _quarantined(self, work: Work, course: Course) -> str | None:
+        async with self.guard.alone(work):
+            # Another one with the same body may have been tried meanwhile.
+            self.guard.standing(work)
+            work.quarantined = True
+            return await self._attempts(work, course)
+
+    # ---- one attempt -------------------------------------------------------------------------------------------
+
+    async def _attempt(self, work: Work, grant: Grant, course: Course) -> Step:
+        """Send the request to the granted instance; GIVE_UP: it has ended. Raises the error that ends it."""
+        began = self.monotonic()
+        work.waited_s = began - work.arrival.arrived - work.running_s
+        if grant.queue_reason:
+            work.queue_reason = grant.queue_reason
+        kind, words, expiry = ResultKind.CUT, "not sent", None
+        first_byte_s: float | None = None
+        attempt_id = work.next_id()
+        try:
+            if not self.guard.book.empty:
+                self.guard.standing(work)
+            expiry = self._expiry(work, course, began)
+            request = self._request(work, grant, attempt_id)
+            extra = answer_headers(work.job, work.arrival, grant, work.waited_s, work.asked)
+            try:
+                outcome = await self.doors.relay(request, work.meter, extra_headers=extra)
+            except BaseException as error:
+                work.meter.asked = True
+                kind, words = self._ended_by(error, course)
+                if kind is ResultKind.ENGINE:
+                    self.guard.faulty(work, grant)
+                elif isinstance(error, ContainerAnswered):
+                    self.guard.answered(work)
+                raise
+            kind, words = endings.kind_of(outcome), endings.words_of(outcome)
+            if outcome.first_byte_at is not None:
+                first_byte_s = outcome.first_byte_at - began
+                work.first_byte_s = outcome.first_byte_at - work.arrival.arrived
+                work.account.first_byte(work.first_byte_s, grant.rung)
+            return self._conclude(work, grant, outcome, kind)
+        finally:
+            if expiry is not None:
+                expiry.cancel()
+            lasted_s = self.monotonic() - began
+            work.running_s += lasted_s
+            work.attempts += (AttemptTrace(attempt_id, grant, words, lasted_s),)
+            work.usage = usage = work.meter.usage()
+            work.desk.release(grant, Result(kind, lasted_s, first_byte_s, usage.prompt, usage.completion))
+
+    def _request(self, work: Work, grant: Grant, attempt_id: str) -> RelayRequest:
+        job, body = work.job, work.job.body
+        if grant.prioritised and grant.engine is not None and body[:1] == b"{":
+            number = engine_priority(grant.engine, work.priority)
+            if number is not None:
+                body = with_priority(body, number)
+        declinable = work.tier in DECLINABLE and not work.retried
+        return RelayRequest(
+            grant.address,
+            grant.instance,
+            grant.epoch,
+            self.node_token,
+            job.path,
+            job.headers,
+            body,
+            attempt_id,
+            declinable=declinable,
         )
-        extra = _answer_headers(job, arrival, grant, dispatched - arrival.arrived)
-        outcome = await self.doors.relay(request, work.send, extra_headers=extra)
-        if outcome.first_byte_at is not None:
-            work.account.first_byte(outcome.first_byte_at - arrival.arrived, grant.rung)
-        return self._conclude(work.desk, grant, outcome)
 
-    def _conclude(self, desk: Desk, grant: Grant, outcome: RelayOutcome) -> tuple[str, str | None] | None:
-        match outcome.kind:
-            case OutcomeKind.DONE:
-                return "ok" if outcome.status < 400 else f"engine_{outcome.status // 100}xx", None
-            case OutcomeKind.REFUSED:
-                metrics.REQUEUED.labels(outcome.reason).inc()
-                if outcome.reason == Refusal.BAD_TOKEN:
-                    _log.error("a door refuses this gateway's STANDBY_NODE_TOKEN", extra={"door": f"{grant.address}"})
-                desk.refused(grant, outcome.reason)
-                return None
-            case OutcomeKind.CONNECT_FAILED:
-                metrics.REQUEUED.labels("connect-failed").inc()
-                desk.unreachable(grant)
-                return None
-            case OutcomeKind.ENGINE_FAILED if not outcome.saw:
-                metrics.REQUEUED.labels("engine-failed").inc()
-                desk.unreachable(grant)
-                return None
-            case OutcomeKind.ENGINE_FAILED:
-                # Not tried elsewhere: a request that was running when an engine died may be its end (field case B34).
-                desk.unreachable(grant)
-                raise EngineDied(
-                    f"the engine of endpoint {desk.route.endpoint.name!r} failed before it answered ({outcome.reason})",
-                    remedy=f"see 'standby endpoints show {desk.route.endpoint.name}'; the request was not repeated",
-                )
-            case OutcomeKind.CLIENT_GONE:
-                raise ClientGone
-            case OutcomeKind.BROKEN_MID_STREAM:
-                return "broken_stream", f"the answer broke off in its middle ({outcome.reason})"
+    @staticmethod
+    def _expiry(work: Work, course: Course, now: float) -> asyncio.TimerHandle | None:
+        limit_s = work.job.limit_s
+        if limit_s is None:
+            return None
+        if work.limit_at is None:
+            work.limit_at = now + limit_s
+        return course.loop.call_later(max(0.0, work.limit_at - now), course.expire)
+
+    @staticmethod
+    def _ended_by(error: BaseException, course: Course) -> tuple[ResultKind, str]:
+        """Return whose doing it was that the relay was ended from outside, and how a trace says it."""
+        if not isinstance(error, asyncio.CancelledError):
+            return endings.kind_of_error(error), str(error)
+        if course.gone:
+            return ResultKind.CALLER, "the caller left"
+        if not course.expired:
+            return ResultKind.CUT, SHUT_DOWN
+        if isinstance(error, AnswerCutOff):
+            # Nothing against the instance: it did answer, or its caller was slow to read.
+            return ResultKind.CUT, "not complete within the limit"
+        return ResultKind.TIMEOUT, "no first byte within the limit"
+
+    def _conclude(self, work: Work, grant: Grant, outcome: RelayOutcome, kind: ResultKind) -> Step:
+        """Return what comes next. Raises the error that ends the request, or what ``desk.refused`` does."""
+        setback = endings.setback_of(outcome)
+        work.meter.asked = work.meter.asked or setback in (None, Setback.MAYBE_BEGUN)
+        if endings.engine_died(outcome):
+            verdict = self.guard.died(work, grant)
+            if setback is not None and verdict is Verdict.CONVICTED:
+                setback = Setback.LETHAL
+        elif kind is ResultKind.ENGINE and setback is not Setback.DECLINED:
+            self.guard.faulty(work, grant)
+        if setback is None:
+            self._over(work, grant, outcome)
+            return Step.GIVE_UP
+        if setback is Setback.REFUSED:
+            self._refused(work, grant, outcome.reason)
+        elif setback is not Setback.DECLINED:
+            work.desk.unreachable(grant)
+        step = next_step(work.tier, setback, retried=work.retried)
+        if step is Step.GIVE_UP:
+            raise _given_up(work, setback, outcome)
+        if step is Step.ELSEWHERE:
+            connect = outcome.kind is OutcomeKind.CONNECT_FAILED
+            metrics.REQUEUED.labels("connect-failed" if connect else endings.LABELS[setback]).inc()
+            work.retried = True
+            work.tried |= {grant.instance}
+        return step
+
+    def _over(self, work: Work, grant: Grant, outcome: RelayOutcome) -> None:
+        """The caller has got an answer, or as much of one as there was. Raises ClientGone."""
+        if outcome.kind is OutcomeKind.CLIENT_GONE:
+            raise ClientGone
+        if outcome.kind is OutcomeKind.BROKEN_MID_STREAM:
+            work.ended("broken_stream", f"the answer broke off in its middle ({outcome.reason})")
+        else:
+            work.ended("ok" if outcome.status < 400 else f"engine_{outcome.status // 100}xx", f"answered {outcome.status}")
+            if outcome.status < 500:
+                self.guard.answered(work)
+        work.account.served(grant, work.waited_s, self.monotonic() - work.arrival.arrived)
+
+    @staticmethod
+    def _refused(work: Work, grant: Grant, reason: str) -> None:
+        metrics.REQUEUED.labels(reason).inc()
+        if reason == Refusal.BAD_TOKEN:
+            _log.error("a door refuses this gateway's STANDBY_NODE_TOKEN", extra={"door": f"{grant.address}"})
+        # No engine has seen anything: its time has not begun.
+        work.limit_at = None
+        work.desk.refused(grant, reason)
 
 
-def _answer_headers(job: Job, arrival: Arrival, grant: Grant, waited: float) -> Headers:
-    headers = [
-        (b"x-request-id", arrival.echoed),
-        (b"x-standby-instance", grant.instance.encode()),
-        (b"x-standby-rung", grant.rung.label.encode()),
-        (b"x-standby-wait-ms", b"%.1f" % (waited * 1000)),
-        *job.extra,
-    ]
-    if job.aws:
-        headers.append((b"x-amzn-invoked-production-variant", grant.variant.encode()))
-        if grant.new_session is not None:
-            headers.append((b"x-amzn-sagemaker-new-session-id", grant.new_session.encode()))
-        if grant.closed_session is not None:
-            headers.append((b"x-amzn-sagemaker-closed-session-id", grant.closed_session.encode()))
-    if grant.activation is not None:
-        headers.append((b"x-standby-activation", grant.activation.id.encode()))
-        headers.append((b"x-standby-phases-ms", phases_header(grant.activation, waited)))
-    return headers
-
-
-def phases_header(activation: Activation, waited_s: float) -> bytes:
-    """Return ``queued=1.2,placed=3.4,…`` in milliseconds.
-
-    The node's phases are durations by its own clock; what remains of the wait is the time on the bus and in the
-    controller, called ``placed``, so that no two machines' clocks are compared.
-    """
-    phases = {phase: activation.phases_ms[phase] for phase in Phase if phase in activation.phases_ms}
-    placed = max(0.0, waited_s * 1000 - sum(phases.values()))
-    ordered = {Phase.PLACED: placed, **phases}
-    return ",".join(f"{phase.value}={ms:.1f}" for phase, ms in ordered.items()).encode()
+def _given_up(work: Work, setback: Setback, outcome: RelayOutcome) -> StandbyError:
+    """Return the error for a request whose last attempt has brought nothing."""
+    name = work.desk.route.endpoint.name
+    where = f"see 'standby endpoints show {name}'"
+    match setback:
+        case Setback.NOT_BEGUN:
+            return Unavailable(
+                f"no engine of endpoint {name!r} accepted the request ({outcome.reason})",
+                remedy=f"retry; {where}",
+                retry_after_s=1.0,
+            )
+        case Setback.LETHAL:
+            remedy = f"change the request; the same one is refused for {REFUSED_FOR_S:g} s, since an engine died of it"
+        case _:
+            remedy = f"{where}; the request was {'repeated once' if work.retried else 'not repeated'}"
+    return EngineDied(f"the engine of endpoint {name!r} failed before it answered ({outcome.reason})", remedy=remedy)

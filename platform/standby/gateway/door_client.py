@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -17,7 +18,10 @@ COPY_LIMIT: Final = 64 * 1024
 
 
 class RelayRequest(NamedTuple):
-    """One attempt at one instance: ``door`` is (host, port), ``path`` includes the query, header names are lower case."""
+    """One attempt at one instance: ``door`` is (host, port), ``path`` includes the query, header names are lower case.
+
+    ``declinable``: an engine's 503 ends the attempt (DECLINED) and is not passed on, so that another one may be asked.
+    """
 
     door: tuple[str, int]
     instance: str
@@ -28,6 +32,7 @@ class RelayRequest(NamedTuple):
     body: bytes
     request_id: str
     method: str = "POST"
+    declinable: bool = False
 
     def head(self) -> bytes:
         """Return the request's head; hop-by-hop headers, credentials and foreign x-standby-* headers are left out."""
@@ -58,6 +63,7 @@ class OutcomeKind(Enum):
     DONE = "done"
     REFUSED = "refused"
     CONNECT_FAILED = "connect-failed"
+    DECLINED = "declined"  # the engine said 503; only of a request that is ``declinable``
     ENGINE_FAILED = "engine-failed"  # before the first byte
     BROKEN_MID_STREAM = "broken-mid-stream"
     CLIENT_GONE = "client-gone"
@@ -67,7 +73,9 @@ class RelayOutcome(NamedTuple):
     """How an attempt ended, and when (monotonic seconds).
 
     ``reason`` is the refusal, the engine fault or the error in words; ``saw`` says whether the engine may have seen the
-    request; ``bytes`` counts body bytes towards the client; ``status`` is 0 when there was no answer.
+    request; ``bytes`` counts body bytes towards the client; ``status`` is 0 when there was no answer. ``fault`` is what the
+    door said of the engine (``standby.wire.headers.EngineFault``), empty where the door itself was lost or said nothing;
+    ``gone``: the engine is no more.
     """
 
     kind: OutcomeKind
@@ -77,6 +85,8 @@ class RelayOutcome(NamedTuple):
     first_byte_at: float | None = None
     reason: str = ""
     saw: bool = False
+    fault: str = ""
+    gone: bool = False
 
 
 class DoorPools:
@@ -93,6 +103,14 @@ class DoorPools:
         self._idle_limit = idle_limit
         self._connect_limit_s = connect_limit_s
         self._pools: dict[tuple[str, int], ConnectionPool] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The loop that all this runs in, asked for once: up to Python 3.11 each question is a system call."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        return self._loop
 
     def of(self, door: tuple[str, int]) -> ConnectionPool:
         """Return the pool of a door, made at its first use."""

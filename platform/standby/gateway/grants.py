@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from standby.domain.endpoint import Endpoint, ScalePolicy, Variant
-from standby.domain.instance import Activation, Rung
+from standby.domain.instance import Activation, Instance, Rung
+from standby.domain.model import EngineKind
+from standby.domain.priority import Priority
+from standby.gateway import sessions
+from standby.gateway.route import Route, RoutePart
 
 if TYPE_CHECKING:
     from standby.gateway.desk import Desk
+    from standby.gateway.router import Choice
+    from standby.gateway.waiting_room import Wish
 
-
-@dataclass(frozen=True, slots=True)
-class Route:
-    """An endpoint's variant as the directory resolves it.
-
-    ``version`` is what its instances should serve (``standby.domain.serving.version_of``); empty: not known here.
-    """
-
-    endpoint: Endpoint
-    variant: Variant
-    version: str = ""
-
-    @property
-    def policy(self) -> ScalePolicy:
-        """The variant's scale policy."""
-        return self.variant.policy
+__all__ = ["Grant", "Route", "RoutePart", "grant_of", "in_session"]
 
 
 class Grant(NamedTuple):
     """Leave to send one request to one instance; must be released.
 
     ``new_session`` is ``id; Expires=…`` of a session that begins with this request, ``closed_session`` the id of one that
-    has ended. ``spillover``: more requests are under way here than the provisioned capacity is meant for.
+    has ended. ``spillover``: more requests are under way here than the provisioned capacity is meant for. ``reason`` says
+    why this instance, ``queue_reason`` why the request was the next one (empty: it has not waited). ``probe``: the answer
+    decides whether the instance gets requests again. ``prioritised``: the engine works by the priority in the request.
+    ``arrived`` is by the desk's monotonic clock, ``waited_s`` from then to the grant.
     """
 
     instance: str
@@ -46,3 +38,56 @@ class Grant(NamedTuple):
     spillover: bool = False
     new_session: str | None = None
     closed_session: str | None = None
+    reason: str = ""
+    backend: str = ""
+    engine: EngineKind | None = None
+    prioritised: bool = False
+    probe: bool = False
+    queue_reason: str = ""
+    priority: Priority = Priority.NORMAL
+    arrived: float = 0.0
+    waited_s: float = 0.0
+
+
+def grant_of(
+    record: Instance,
+    climbed: Activation | None,
+    desk: Desk,
+    choice: Choice,
+    wish: Wish,
+    now: float,
+    *,
+    spillover: bool,
+    queue_reason: str,
+) -> Grant:
+    """Return the grant for a chosen instance; ``climbed``: what has brought it up since the request arrived."""
+    return Grant(
+        record.id,
+        record.address,
+        record.epoch,
+        Rung.READY if climbed is None else climbed.from_rung,
+        climbed,
+        desk,
+        desk.route.variant.name,
+        spillover,
+        None,
+        None,
+        choice.reason,
+        record.backend,
+        record.engine,
+        record.prioritised,
+        choice.probe,
+        queue_reason,
+        wish.priority,
+        wish.arrived,
+        max(0.0, now - wish.arrived),
+    )
+
+
+def in_session(grant: Grant, session: str, token: str, now: float) -> Grant:
+    """Return the grant with the session that it belongs to: the caller's, or a new one of ``token`` where that has ended."""
+    if grant.instance == sessions.instance_of(session, now):
+        return grant
+    begun = sessions.new_id(token, grant.instance, now + sessions.LIFETIME_S)
+    closed = None if session == sessions.NEW_SESSION else session
+    return grant._replace(new_session=sessions.told(begun), closed_session=closed)

@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeVar
 from standby.domain.access import ALL_SCOPES, ApiKey, Role, Scope, Tenant
 from standby.domain.errors import Forbidden, InvalidInput, NotAuthenticated, Unavailable
 from standby.domain.names import check_tenant
+from standby.domain.priority import Priority
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -143,6 +144,7 @@ def issue(
     role: Role = Role.TENANT,
     scopes: tuple[Scope, ...] = ALL_SCOPES,
     expires_at: float | None = None,
+    priority: Priority | None = None,
 ) -> tuple[ApiKey, str]:
     """Return a new key's record and the key itself, which is shown once and never stored.
 
@@ -150,7 +152,7 @@ def issue(
     """
     secret = generate()
     made = record(secret, tenant=tenant, name=name, role=role, pepper=pepper, now=now, scopes=scopes, expires_at=expires_at)
-    return made, secret
+    return made.model_copy(update={"priority": priority}), secret
 
 
 def authenticate(

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import os
 import secrets
+import signal
 import socket
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import uvicorn
 import uvloop
@@ -35,10 +37,14 @@ from standby.gateway.aws import AwsSide
 from standby.gateway.dataplane import DataPlane
 from standby.gateway.desk import AllRooms
 from standby.gateway.directory import Directory
+from standby.gateway.drain import Ending, GatewayServer
+from standby.gateway.neighbours import Neighbours
+from standby.gateway.poison_news import PoisonNews
 from standby.gateway.public_port import PublicProtocol
 from standby.gateway.relay import DoorClient
 from standby.gateway.reporter import DemandReporter
 from standby.gateway.settings import GatewaySettings
+from standby.gateway.traces import Traces
 from standby.host import tasks as host_tasks
 from standby.host.collector import calm_collector
 from standby.host.sealing import SealingKey
@@ -47,9 +53,15 @@ from standby.telemetry import logs
 
 _log = logging.getLogger(__name__)
 
+# For putting everything away after the last answer, whatever hangs there.
+CLOSE_S: Final = 0.8
+
 
 def serve() -> None:
-    """Run a gateway until SIGTERM or SIGINT; settings come from the environment."""
+    """Run a gateway until SIGTERM or SIGINT; settings come from the environment.
+
+    The first signal lets open requests end within ``STANDBY_SHUTDOWN_GRACE_S``, the second one cuts them off.
+    """
     settings = GatewaySettings.load()
     logs.configure("gateway", level=settings.log_level, style=settings.log_format)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -59,18 +71,27 @@ def serve() -> None:
 async def _run(settings: GatewaySettings, bus_settings: BusSettings) -> None:
     listener = _listen(settings.gateway_host, settings.gateway_port)
     calm_collector()
-    async with gateway(settings, bus_settings) as (app, stopping):
-        server = GatewayServer(_uvicorn_config(app, settings), stopping)
-        if settings.port_file:
-            Path(settings.port_file).write_text(str(listener.getsockname()[1]))
-        host, port = listener.getsockname()[:2]
-        _log.info("gateway listens", extra={"address": f"{host}:{port}"})
-        await server.serve(sockets=[listener])
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(None) as closing, gateway(settings, bus_settings) as (app, ending):
+            server = GatewayServer(
+                _uvicorn_config(app), ending, grace_s=settings.shutdown_grace_s, notice_s=settings.drain_notice_s
+            )
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, server.told_to_stop)
+            if settings.port_file:
+                Path(settings.port_file).write_text(str(listener.getsockname()[1]))
+            host, port = listener.getsockname()[:2]
+            _log.info("gateway listens", extra={"address": f"{host}:{port}"})
+            await server.serve(sockets=[listener])
+            closing.reschedule(loop.time() + CLOSE_S)
+    except TimeoutError:
+        _log.warning("left without having put everything away within %g s", CLOSE_S)
 
 
 @asynccontextmanager
-async def gateway(settings: GatewaySettings, bus_settings: BusSettings) -> AsyncIterator[tuple[ASGIApp, asyncio.Event]]:
-    """Yield the gateway's application with everything behind it running, and the event that ends its event streams."""
+async def gateway(settings: GatewaySettings, bus_settings: BusSettings) -> AsyncIterator[tuple[ASGIApp, Ending]]:
+    """Yield the gateway's application with everything behind it running, and what its server needs at the end."""
     name = f"{settings.gateway_name}-{secrets.token_hex(3)}"
     check_trust(settings.key_trust_s, bus_settings.nats_relist_interval)
     sealing = load_sealing_key(settings.secrets_key, settings.secrets_key_file, settings.secrets_key_command)
@@ -87,7 +108,7 @@ async def gateway(settings: GatewaySettings, bus_settings: BusSettings) -> Async
 @asynccontextmanager
 async def _parts(
     settings: GatewaySettings, bus: Bus, tables: Tables, name: str, sealing: SealingKey | None
-) -> AsyncIterator[tuple[ASGIApp, asyncio.Event]]:
+) -> AsyncIterator[tuple[ASGIApp, Ending]]:
     accounts = Accounts()
     reporter = DemandReporter(bus, name, boot_id=secrets.token_hex(8))
     directory = Directory(
@@ -98,11 +119,13 @@ async def _parts(
         on_demand=reporter.changed,
         on_desk_closed=accounts.close,
         key_trust_s=settings.key_trust_s,
+        sealing=sealing,
     )
     async with AsyncExitStack() as ending:
         events = await EventLog.open(bus)
         ending.push_async_callback(events.close)
-        api = _api_context(settings, bus, tables, events, directory, name, sealing)
+        neighbours = Neighbours(bus, name, Traces(settings.request_traces), time.monotonic)
+        api = _api_context(settings, bus, tables, events, directory, neighbours, sealing)
         aws = AwsSide(api, directory, settings)
         doors = DoorClient()
         ending.push_async_callback(doors.close)
@@ -118,8 +141,16 @@ async def _parts(
             bus.disconnected_for,
             runtime=aws.runtime_options(),
         )
+        data.dispatcher.traces = neighbours.traces
+        directory.on_failed = data.dispatcher.guard.engine_failed
+        news = PoisonNews(bus, data.dispatcher.guard.book, time.monotonic)
+        for talk in (neighbours, news):
+            ending.push_async_callback(talk.stop)
+            await talk.start()
         ending.push_async_callback(directory.stop)
         await directory.start()
+        # Says that nothing is left: the controller need not wait until this gateway's counts expire.
+        ending.push_async_callback(lambda: reporter.beat(directory.desks()))
         ending.push_async_callback(aws.stop)
         await aws.start()
         assert data.asynchronous is not None, "AwsSide has said how"
@@ -127,7 +158,8 @@ async def _parts(
         await data.asynchronous.start()
         tasks = [asyncio.create_task(reporter.run()), asyncio.create_task(reporter.run_beats(directory.desks))]
         ending.push_async_callback(host_tasks.end, tasks)
-        yield build_app(Surroundings(bus, data, aws, settings.max_staleness_s), api_routes(api)), api.stopping
+        app = build_app(Surroundings(bus, data, aws, settings.max_staleness_s, api.stopping), api_routes(api))
+        yield app, Ending(api.stopping, lambda: sum(desk.queued for desk in directory.desks()), data.asynchronous.stop)
 
 
 def _api_context(
@@ -136,7 +168,7 @@ def _api_context(
     tables: Tables,
     events: EventLog,
     directory: Directory,
-    name: str,
+    neighbours: Neighbours,
     sealing: SealingKey | None,
 ) -> ApiContext:
     return ApiContext(
@@ -155,7 +187,9 @@ def _api_context(
             access_keys=directory.access_keys,
         ),
         pepper=settings.key_pepper.get_secret_value().encode(),
-        source=f"gateway/{name}",
+        source=f"gateway/{neighbours.name}",
+        traces=neighbours.traces,
+        neighbours=neighbours,
         inspect=partial(inspect, allow_pickles=settings.allow_pickles, allow_remote_code=settings.allow_remote_code),
         sealing=sealing,
         key_trust_s=settings.key_trust_s,
@@ -164,20 +198,7 @@ def _api_context(
     )
 
 
-class GatewayServer(uvicorn.Server):
-    """Uvicorn that ends the event streams when it is asked to stop; they would otherwise hold it to the limit."""
-
-    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
-        super().__init__(config)
-        self._stopping = stopping
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting, let open requests end within the limit."""
-        self._stopping.set()
-        await super().shutdown(sockets)
-
-
-def _uvicorn_config(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
+def _uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     return uvicorn.Config(
         app,
         http=PublicProtocol,
@@ -187,7 +208,6 @@ def _uvicorn_config(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
         log_config=None,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=int(settings.shutdown_grace_s),
     )
 
 

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from standby.gateway.public_cycle import adopt
 from standby.wire.headers import status_line
 from standby.wire.sockets import tune
 
@@ -31,16 +32,19 @@ class _Pipelined(Exception):
 
 class PublicProtocol(HttpToolsProtocol):
     """``head_limit`` in bytes; ``head_s`` for a whole head, from the connection or its first byte; ``body_quiet_s``
-    between two pieces of a body. One late caller is noticed up to once the limit later.
+    between two pieces of a body. One late caller is noticed up to once the limit later. ``last_head_s``: for a request
+    that is on its way when the server closes.
     """
 
     head_limit: ClassVar[int] = 64 * 1024
     head_s: ClassVar[float] = 20.0
     body_quiet_s: ClassVar[float] = 60.0
+    last_head_s: ClassVar[float] = 0.5
 
     _awaited = Awaited.HEAD
     _head_bytes = 0
     _deaf = False
+    _last = False
     _since = 0.0
     _watchdog: asyncio.TimerHandle | None = None
 
@@ -49,6 +53,7 @@ class PublicProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn has it
         super().connection_made(transport)
         tune(transport)
+        self._last = getattr(self.server_state, "draining", False)
         self._since = self.loop.time()
         self._watchdog = self.loop.call_later(self.head_s, self._check)
 
@@ -93,6 +98,11 @@ class PublicProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._awaited = Awaited.BODY
         super().on_headers_complete()
+        if self.cycle is None:  # CONNECT gets none
+            return
+        adopt(self.cycle, self.loop)
+        if self._last:
+            self.cycle.keep_alive = False
 
     def on_message_complete(self) -> None:
         self._awaited = Awaited.NOTHING
@@ -107,6 +117,28 @@ class PublicProtocol(HttpToolsProtocol):
             self._deaf = True
             cycle.keep_alive = False
         else:
+            self.transport.close()
+
+    # -- the server's end --------------------------------------------------------------------------------------
+
+    def answer_is_last(self) -> None:
+        """Say ``connection: close`` in the answer that is under way, or in the next one."""
+        self._last = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.keep_alive = False
+
+    def shutdown(self) -> None:
+        """Close once the request that is here, or that the caller has just begun to send, is answered."""
+        self.answer_is_last()
+        if self.cycle is not None and not self.cycle.response_complete:
+            return
+        if self.cycle is None or (self._awaited is Awaited.HEAD and self._head_bytes):
+            self.loop.call_later(self.last_head_s, self._close_if_idle)
+        else:
+            self.transport.close()
+
+    def _close_if_idle(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
             self.transport.close()
 
     # -- inside ------------------------------------------------------------------------------------------------

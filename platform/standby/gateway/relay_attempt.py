@@ -6,12 +6,13 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Final
 
 from standby.gateway.door_client import COPY_LIMIT, DoorPools, OutcomeKind, RelayOutcome, RelayRequest
 from standby.gateway.inline import Inline
 from standby.wire.connection import Loss, ResponseHead, WireConnection
-from standby.wire.headers import ENGINE_ERROR, ENGINE_SAW, REFUSED
+from standby.wire.headers import ENGINE_ERROR, ENGINE_GONE, ENGINE_SAW, REFUSED
 from standby.wire.sse import error_event
 
 Message = MutableMapping[str, Any]
@@ -24,11 +25,14 @@ class _Ending:
     kind: OutcomeKind
     reason: str = ""
     saw: bool = False
+    fault: str = ""
+    gone: bool = False
 
 
 STALE_WITHIN_S: Final = 1.0
 
 _DONE: Final = _Ending(OutcomeKind.DONE, saw=True)
+_DECLINED: Final = _Ending(OutcomeKind.DECLINED, "the engine answered 503", saw=True)
 
 
 class Attempt:
@@ -65,7 +69,7 @@ class Attempt:
         self._request = request
         self._send = send
         self._extra_headers = extra_headers
-        self._turn: asyncio.Future[RelayOutcome | None] = asyncio.get_running_loop().create_future()
+        self._turn: asyncio.Future[RelayOutcome | None] = pools.loop.create_future()
         self._connection: WireConnection | None = None
         self._head: ResponseHead | None = None
         self._refused: _Ending | None = None
@@ -90,7 +94,7 @@ class Attempt:
             else:
                 self._start(connection)
         while (outcome := await self._turn) is None:
-            self._turn = asyncio.get_running_loop().create_future()
+            self._turn = self._pools.loop.create_future()
             if self._gone:
                 self.client_gone()
             else:
@@ -119,7 +123,7 @@ class Attempt:
         if self._first_byte_at is None:
             return False
         if self._turn.cancelled():
-            self._turn = asyncio.get_running_loop().create_future()
+            self._turn = self._pools.loop.create_future()
             self._break_off(reason)
         return True
 
@@ -156,11 +160,11 @@ class Attempt:
         if REFUSED in marks:
             self._refused = _Ending(OutcomeKind.REFUSED, marks[REFUSED].decode("latin-1"))
         elif ENGINE_ERROR in marks:
-            self._refused = _Ending(
-                OutcomeKind.ENGINE_FAILED,
-                marks[ENGINE_ERROR].decode("latin-1"),
-                saw=marks.get(ENGINE_SAW) != b"0",
-            )
+            fault = marks[ENGINE_ERROR].decode("latin-1")
+            saw = marks.get(ENGINE_SAW) != b"0"
+            self._refused = _Ending(OutcomeKind.ENGINE_FAILED, fault, saw, fault, ENGINE_GONE in marks)
+        elif head.status == HTTPStatus.SERVICE_UNAVAILABLE and self._request.declinable:
+            self._refused = _DECLINED
 
     def on_body(self, data: bytes, last: bool) -> None:
         if self._refused is not None:
@@ -175,11 +179,12 @@ class Attempt:
             self._tail = data
             self._emit({"type": "http.response.body", "body": data, "more_body": True})
             return
-        fault = self._leave_door()
-        if fault:
+        connection = self._leave_door()
+        if connection.trailer_fault:
+            fault = connection.trailer_fault.decode("latin-1")
             # The door has closed the stream with its error event; it was no success all the same.
-            self._emit(_broken_off(data, fault.decode("latin-1")))
-            self._end(_Ending(OutcomeKind.BROKEN_MID_STREAM, fault.decode("latin-1"), saw=True))
+            self._emit(_broken_off(data, fault))
+            self._end(_Ending(OutcomeKind.BROKEN_MID_STREAM, fault, True, fault, connection.trailer_gone))
         else:
             self._emit({"type": "http.response.body", "body": data, "more_body": False})
             self._end(_DONE)
@@ -191,6 +196,8 @@ class Attempt:
             self._end(self._refused)
         elif connection is not None and self._was_stale(connection):
             self._retried = True
+            # An engine that has got the first one after all must not meet its id again (field case B34).
+            self._request = self._request._replace(request_id=f"{self._request.request_id}.again")
             self._turn.set_result(None)
         elif self._first_byte_at is None:
             reason = f"door connection {loss} before the first byte"
@@ -226,14 +233,13 @@ class Attempt:
             self._emit(_broken_off(event, reason))
         self._end(_Ending(OutcomeKind.BROKEN_MID_STREAM, reason, saw=True))
 
-    def _leave_door(self) -> bytes:
-        """Give the connection back after a whole answer; returns the fault that the door put into the trailer."""
+    def _leave_door(self) -> WireConnection:
+        """Give the connection back after a whole answer; what the door put into the trailer stays with it till its next use."""
         connection = self._connection
         assert connection is not None  # only called from its callback
         self._connection = None
-        fault = connection.trailer_fault
         self._pools.of(self._request.door).give_back(connection)
-        return fault
+        return connection
 
     # -- to the client -------------------------------------------------------------------------------------
 
@@ -288,6 +294,8 @@ class Attempt:
                     self._first_byte_at,
                     ending.reason,
                     ending.saw,
+                    ending.fault,
+                    ending.gone,
                 )
             )
 

@@ -64,7 +64,7 @@ class DemandReporter:
             gateway=self.gateway,
             boot_id=self.boot_id,
             sequence=self._sequence,
-            demands=tuple(desk.demand(self.gateway, self.boot_id, self._sequence) for desk in desks),
+            demands=tuple(told for desk in desks for told in desk.demands(self.gateway, self.boot_id, self._sequence)),
         )
         await self._publish(beat_subject(self.gateway), message.encode())
 
@@ -76,9 +76,11 @@ class DemandReporter:
             return
 
     async def _send(self, desk: Desk) -> None:
-        self._sequence += 1
-        demand = desk.demand(self.gateway, self.boot_id, self._sequence)
-        await self._publish(demand_subject(demand.tenant, demand.endpoint), demand.encode())
+        demands = desk.demands(self.gateway, self.boot_id, self._sequence + 1)
+        # Whatever else is sent while these go out has a later number, and says all of it again.
+        self._sequence += len(demands)
+        for demand in demands:
+            await self._publish(demand_subject(demand.tenant, demand.endpoint), demand.encode())
 
     async def _publish(self, subject: str, payload: bytes) -> None:
         try:

@@ -1,48 +1,171 @@
-"""Which ready instance gets a request: least outstanding, ties broken by the caller's own ticket. Pure."""
+"""Which ready instance gets a request: the least loaded of two, the prompt's home while it has room. Pure.
+
+Loads are compared for two instances picked by the ticket's hash (the power of two choices: nearly as even as comparing
+all, without every gateway running to the same one); for all where there are no more, or where those two will not do.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+from zlib import crc32
+
+if TYPE_CHECKING:
+    from standby.gateway.breaker import Permit
+
+# Steps above any load, which is below 1: who is on a step is chosen only where nobody stands lower.
+_SHY: Final = 1.0
+_PRESSED: Final = 2.0
+_TRIED: Final = 4.0
+
+_HOME_FACTOR: Final = 1.25
+_MASK: Final = (1 << 64) - 1
+_NOBODY: Final[frozenset[str]] = frozenset()
 
 
 class Candidate(NamedTuple):
-    """A ready instance as this gateway sees it. A tuple, as one is made for each instance and request."""
+    """A ready instance as this gateway sees it. A tuple, as one is made for each instance and request.
+
+    ``slots`` are those in use: the door's, or fewer (``concurrency``). ``speed`` is 1 for the quickest and less for others,
+    ``health`` the share of late answers that were good; both above 0. ``permit``: what its breaker says; None: it is
+    closed. ``pressed``: its engine's memory is nearly full.
+    """
 
     instance: str
     outstanding: int
     slots: int
     blocked_until: float = 0.0
+    speed: float = 1.0
+    health: float = 1.0
+    permit: Permit | None = None
+    adapters: tuple[str, ...] = ()
+    pressed: bool = False
 
 
 class Choice(NamedTuple):
-    """The chosen instance, or none with the reason and the moment when asking again makes sense."""
+    """The chosen instance, or none with the reason and the moment when asking again makes sense.
+
+    ``backend``: of the instance, or for which one it is best to wait. ``probe``: the answer decides whether the instance
+    gets requests again; the request must be given back as a probe.
+    """
 
     instance: str | None
     reason: str
     retry_at: float | None = None
+    backend: str = ""
+    probe: bool = False
 
 
-def choose(candidates: Iterable[Candidate], now: float, ticket: int) -> Choice:
+_NONE: Final = Choice(None, "none of them at once")
+
+
+def chance(ticket: int, salt: int = 0) -> float:
+    """Return a number in [0, 1) that looks random and is always the same for the same ticket and salt."""
+    return (_mixed(ticket + salt * 0x632BE59BD9B4E019) >> 11) / (1 << 53)
+
+
+def two_of(count: int, ticket: int) -> tuple[int, int]:
+    """Return two different places below ``count``, which is at least 2; every pair is as likely."""
+    mixed = _mixed(ticket)
+    first = mixed % count
+    return first, (first + 1 + (mixed >> 32) % (count - 1)) % count
+
+
+def at_home(outstanding: int, mean: float) -> bool:
+    """Whether a prompt's home, with ``outstanding`` requests, may have one more: it is not much above the ``mean``."""
+    return outstanding <= _HOME_FACTOR * mean + 1
+
+
+def choose(
+    candidates: Sequence[Candidate],
+    now: float,
+    ticket: int,
+    *,
+    adapter: str | None = None,
+    tried: frozenset[str] = _NOBODY,
+    spare: bool = False,
+    strict: bool = False,
+) -> Choice:
     """Return the candidate with the fewest outstanding requests per slot that has a free slot and is not blocked.
 
-    ``ticket`` is any growing number: it rotates between equals, so that ties do not all fall on one instance.
+    ``ticket`` is any growing number: it rotates between equals, so that ties do not all fall on one instance; a slower one
+    of them gets its share by speed. Only instances that have loaded ``adapter`` are asked. Those of ``tried``, ``pressed``
+    ones where ``spare`` is set, and unhealthy ones, the more often the worse they are, get it only where no other can;
+    with ``strict`` they do not get it at all.
     """
-    least = math.inf
+    least = 8.0
     equals: list[Candidate] = []
-    next_unblock: float | None = None
-    full = 0
     for candidate in candidates:
-        if candidate.outstanding >= candidate.slots:
-            full += 1
-        elif candidate.blocked_until > now:
-            next_unblock = candidate.blocked_until if next_unblock is None else min(next_unblock, candidate.blocked_until)
-        elif (load := candidate.outstanding / candidate.slots) < least:
+        instance, outstanding, slots, blocked_until, _, health, permit, adapters, pressed = candidate
+        if outstanding >= slots or blocked_until > now or (permit is not None and not permit.allowed):
+            continue
+        if adapter is not None and adapter not in adapters:
+            continue
+        load = outstanding / slots
+        if tried and (instance in tried or (permit is not None and permit.probe)):
+            load += _TRIED
+        if pressed and spare:
+            load += _PRESSED
+        if health < 1.0 and chance(ticket, crc32(instance.encode())) >= health:
+            load += _SHY
+        if load < least:
             least, equals = load, [candidate]
         elif load == least:
             equals.append(candidate)
+    if strict and least >= _SHY:
+        return _NONE
     if not equals:
-        return Choice(None, f"no free slot: {full} full, next unblock {next_unblock}", next_unblock)
-    chosen = equals[ticket % len(equals)]
-    return Choice(chosen.instance, f"least outstanding: {chosen.outstanding} of {chosen.slots} slots")
+        return _nobody(candidates, now, adapter)
+    chosen = equals[0] if len(equals) == 1 else _one_of(equals, ticket)
+    if chosen.permit is not None and chosen.permit.probe:
+        return Choice(chosen.instance, f"probe: {chosen.permit.reason}", None, "", True)
+    reason = f"least outstanding: {chosen.outstanding} of {chosen.slots} slots"
+    return Choice(chosen.instance, reason if least < _SHY else f"{reason}{_reluctance(least)}")
+
+
+def _one_of(equals: Sequence[Candidate], ticket: int) -> Candidate:
+    speeds = [candidate.speed for candidate in equals]
+    if min(speeds) == max(speeds):
+        return equals[ticket % len(equals)]
+    left = chance(ticket) * sum(speeds)
+    for candidate in equals:
+        left -= candidate.speed
+        if left < 0:
+            return candidate
+    return equals[-1]
+
+
+def _reluctance(step: float) -> str:
+    said = (
+        (_TRIED, "it was tried already or is being probed"),
+        (_PRESSED, "its engine's memory is nearly full"),
+        (_SHY, "it fails often"),
+    )
+    words = []
+    for height, word in said:
+        if step >= height:
+            words.append(word)
+            step -= height
+    return f"; {', '.join(words)}, but no other can"
+
+
+def _nobody(candidates: Sequence[Candidate], now: float, adapter: str | None) -> Choice:
+    """Say why nobody can, and when the first one may be able to again."""
+    able = [one for one in candidates if adapter is None or adapter in one.adapters]
+    if not able and candidates:
+        return Choice(None, f"none of {len(candidates)} instances has loaded the adapter {adapter!r}")
+    full = sum(one.outstanding >= one.slots for one in able)
+    moments = [one.blocked_until for one in able if one.outstanding < one.slots and one.blocked_until > now]
+    shut = [one.permit for one in able if one.permit is not None and not one.permit.allowed]
+    moments += [permit.retry_at for permit in shut if permit.retry_at is not None]
+    unblock = min(moments, default=None)
+    broken = f", {len(shut)} broken ({shut[0].reason})" if shut else ""
+    return Choice(None, f"no free slot: {full} full{broken}, next unblock {unblock}", unblock)
+
+
+def _mixed(number: int) -> int:
+    """Return 64 bits that depend on every bit of ``number`` (the finalizer of SplitMix64)."""
+    mixed = (number * 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return mixed ^ (mixed >> 31)

@@ -43,3 +43,9 @@ def told(session: str) -> str:
     assert found is not None, session
     until = datetime.fromtimestamp(int(found[1], 16), UTC)
     return f"{session}; Expires={until:%Y-%m-%dT%H:%M:%SZ}"
+
+
+def instance_of(session: str | None, now: float) -> str | None:
+    """Return the instance that a session belongs to; None for none, a new one and one that has ended."""
+    found = None if session is None else read(session, now)
+    return None if found is None else found.instance

@@ -49,6 +49,12 @@ class GatewaySettings(Settings):
         default=60.0, gt=0, description="how long an engine may take for an invocation that does not stream"
     )
     stream_limit_s: float = Field(default=480.0, gt=0, description="how long an engine may take for one that streams")
+    stream_heartbeat_s: float = Field(
+        default=10.0,
+        ge=0,
+        description="silence after which a stream for OpenAI's clients gets a comment, and before its first token its head, "
+        "so that nothing on the way cuts it; errors then ride in the stream; 0: never",
+    )
     retry_linger_s: float = Field(
         default=5.0, ge=0, description="how long an invocation goes on whose AWS SDK has left and may ask again"
     )
@@ -70,11 +76,19 @@ class GatewaySettings(Settings):
         "platform's own keys; {tenant} stands for the caller's account, e.g. s3://results/{tenant}/; empty: everywhere "
         "but where other tenants' results go",
     )
+    request_traces: int = Field(
+        default=2000, ge=0, le=1_000_000, description="past requests that `standby requests` can show; 0: none"
+    )
     queue_bytes: int = Field(default=512 * 1024 * 1024, ge=0, description="body bytes that may wait, all endpoints together")
     open_sources: bool = Field(default=False, description="let tenants register file:// sources and any endpoint_url")
     allow_pickles: bool = Field(default=False, description="let models be registered whose files can run code when loaded")
     allow_remote_code: bool = Field(default=False, description="let models be registered that bring Python code of their own")
     shutdown_grace_s: float = Field(default=30.0, ge=0, description="how long open requests may go on after SIGTERM")
+    drain_notice_s: float = Field(
+        default=0.0,
+        ge=0,
+        description="how long after SIGTERM the gateway still accepts, with /readyz failing, so that load balancers see it",
+    )
     max_staleness_s: float = Field(default=90.0, gt=0, description="older local copies make /readyz fail")
     log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
     log_format: LogFormat = Field(default="human", description="human, or json: one object per line")

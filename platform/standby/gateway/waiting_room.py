@@ -1,17 +1,30 @@
-"""Who waits at one desk, in order, and how many bytes their bodies have."""
+"""Who waits at one desk, whose turn it is, and how many bytes their bodies have.
+
+Whoever waits stands in a lane of its priority. A lane holds those for whom the same instances come into question: whose
+head finds none keeps nobody back but those behind it (the instance of a session that is busy, an adapter that is nowhere
+loaded, an engine whose slots are taken). Within a priority and a lane the first comes first. Joining, leaving and taking
+cost the same whether ten wait or ten thousand.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from standby.domain.ask import Ask
 from standby.domain.errors import StandbyError
+from standby.domain.priority import Priority
+from standby.domain.traffic import PriorityPolicy
+from standby.gateway.fairness import Standing, after_turn, next_turn
 
 if TYPE_CHECKING:
     from standby.gateway.desk import Desk
     from standby.gateway.grants import Grant
+
+_USUAL: Final = PriorityPolicy()
 
 
 @dataclass(slots=True)
@@ -22,58 +35,225 @@ class AllRooms:
     body_bytes: int = 0
 
 
-@dataclass(slots=True, eq=False)
-class Waiter:
-    """``wanted`` is the instance of its session, which it waits for as long as that one is ready."""
+class Lane(NamedTuple):
+    """For whom the same instances come into question.
+
+    ``wanted`` is the instance of a session, ``backend`` the engine that the request would wake at zero.
+    """
+
+    wanted: str | None = None
+    backend: str = ""
+    adapter: str | None = None
+
+
+class Wish(NamedTuple):
+    """A request as far as it matters where and when it is served. A tuple, as one is made for each request.
+
+    ``arrived`` is by the monotonic clock, ``arrived_at`` by the wall clock; ``wanted`` is the instance of its session,
+    ``tried`` names those where it has failed already. ``again``: it had its turn before.
+    """
 
     arrived: float
     arrived_at: float
     body_bytes: int
+    ask: Ask
+    priority: Priority
+    again: bool = False
+    wanted: str | None = None
+    tried: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True, eq=False)
+class Waiter:
+    """``admitted`` says why it may wait; ``place`` is the room's, growing with those who come after."""
+
+    wish: Wish
     granted: asyncio.Future[Grant]
     desk: Desk
-    wanted: str | None
+    lane: Lane
+    admitted: str = ""
+    place: int = 0
+
+
+class Next(NamedTuple):
+    """Who is next, and why in words. ``aged``: by age, against the weights."""
+
+    waiter: Waiter
+    aged: bool
+    reason: str
+
+
+@dataclass(slots=True)
+class Count:
+    """Requests and bytes of their bodies."""
+
+    requests: int = 0
+    body_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Line:
+    """Those of one priority."""
+
+    priority: Priority
+    weight: float
+    ages_s: float
+    start: float = 0.0
+    count: int = 0
+    lanes: dict[Lane, OrderedDict[Waiter, None]] = field(default_factory=dict)
+
+    def first(self, passed: Container[tuple[Priority, Lane]]) -> Waiter | None:
+        """Return who has waited longest, in lanes that were not passed over."""
+        found: Waiter | None = None
+        for lane, those in self.lanes.items():
+            if (self.priority, lane) not in passed:
+                head = next(iter(those))
+                if found is None or head.place < found.place:
+                    found = head
+        return found
 
 
 @dataclass(slots=True)
 class WaitingRoom:
-    """``bound`` counts those who want one certain instance; they keep nobody else back."""
+    """Invariant: ``total``, ``backends`` and ``rooms`` count exactly those that are in a lane."""
 
     rooms: AllRooms
-    queue: deque[Waiter] = field(default_factory=deque)
-    body_bytes: int = 0
-    bound: int = 0
+    total: Count = field(default_factory=Count)
+    backends: dict[str, Count] = field(default_factory=dict)
+    _lines: dict[Priority, _Line] = field(default_factory=dict)
+    _present: float = 0.0
+    _aged: bool = False
+    _last_place: int = 0
+    _first_place: int = 0
+
+    def __post_init__(self) -> None:
+        self.serve(_USUAL)
+
+    def serve(self, policy: PriorityPolicy) -> None:
+        """From now on share by these weights and ages."""
+        for priority in Priority:
+            line = self._lines.setdefault(priority, _Line(priority, 1.0, 0.0))
+            line.weight, line.ages_s = policy.weights[priority], policy.ages[priority]
+            # With a smaller weight before, it may stand further back than one turn of the present one.
+            line.start = min(line.start, self._present + 1.0 / line.weight)
 
     def join(self, waiter: Waiter, *, first: bool) -> None:
-        """Let a request wait, at the head or at the end."""
+        """Let a request wait, at the head or at the end of its priority."""
+        line = self._lines[waiter.wish.priority]
         if first:
-            self.queue.appendleft(waiter)
+            self._first_place -= 1
+            waiter.place = self._first_place
         else:
-            self.queue.append(waiter)
+            self._last_place += 1
+            waiter.place = self._last_place
+        lane = line.lanes.get(waiter.lane)
+        if lane is None:
+            lane = line.lanes[waiter.lane] = OrderedDict()
+        lane[waiter] = None
+        if first:
+            lane.move_to_end(waiter, last=False)
+        if not line.count:
+            line.start = max(line.start, self._present)
+        line.count += 1
         self._count(waiter, 1)
 
     def leave(self, waiter: Waiter) -> bool:
         """Take a request out, wherever it is; False when it is not here any more."""
-        if waiter not in self.queue:
+        line = self._lines[waiter.wish.priority]
+        lane = line.lanes.get(waiter.lane)
+        if lane is None or waiter not in lane:
             return False
-        self.queue.remove(waiter)
+        del lane[waiter]
+        if not lane:
+            del line.lanes[waiter.lane]
+        line.count -= 1
         self._count(waiter, -1)
+        if not self.total.requests:
+            self._forget_turns()
         return True
 
-    def take(self, at: int = 0) -> Waiter:
-        """Take the request at this place out."""
-        waiter = self.queue[at]
-        del self.queue[at]
-        self._count(waiter, -1)
-        return waiter
+    def next(self, now: float, passed: Container[tuple[Priority, Lane]] = ()) -> Next | None:
+        """Return whose turn it is, in lanes that were not ``passed`` over; None when nobody is left.
+
+        Who has given up and did not get round to leaving is taken out and never returned.
+        """
+        heads: dict[Priority, Waiter] = {}
+        standings = []
+        for priority, line in self._lines.items():
+            head = line.first(passed) if line.count else None
+            while head is not None and head.granted.done():
+                self.leave(head)
+                head = line.first(passed)
+            if head is not None:
+                heads[priority] = head
+                # One that was passed over for a while does not save up the turns that it could not take.
+                start = max(line.start, self._present)
+                standings.append(Standing(priority, line.weight, start, head.wish.arrived, line.ages_s))
+        if not standings:
+            return None
+        turn = next_turn(standings, now, aged_before=self._aged)
+        return Next(heads[turn.priority], turn.aged, turn.reason)
+
+    def take(self, chosen: Next) -> None:
+        """Take out whose turn it was: its priority has had one."""
+        line = self._lines[chosen.waiter.wish.priority]
+        start = max(line.start, self._present)
+        line.start, self._present = after_turn(start, line.weight, self._present, aged=chosen.aged)
+        self._aged = chosen.aged
+        self.leave(chosen.waiter)
+
+    def everybody(self) -> list[Waiter]:
+        """Return all, in the order in which they came, those at the head first."""
+        return sorted(self._all(), key=lambda waiter: waiter.place)
 
     def refuse_all(self, error: StandbyError) -> None:
         """End everybody's wait."""
-        while self.queue:
-            waiter = self.take()
+        for waiter in self.everybody():
+            self.leave(waiter)
             if not waiter.granted.done():
                 waiter.granted.set_exception(error)
 
+    def waits(self, priority: Priority, lane: Lane) -> bool:
+        """Whether somebody waits in this lane of this priority."""
+        return lane in self._lines[priority].lanes
+
+    @property
+    def counts(self) -> Mapping[Priority, int]:
+        """How many wait, by priority."""
+        return {priority: line.count for priority, line in self._lines.items()}
+
+    def of(self, backend: str) -> Count:
+        """Return how many wait for a backend."""
+        return self.backends.get(backend) or Count()
+
+    def oldest_arrival_at(self, backend: str | None = None) -> float | None:
+        """Return when the first of them arrived, by the wall clock, among those who wait for ``backend``; None: all."""
+        heads = (
+            next(iter(those)).wish.arrived_at
+            for line in self._lines.values()
+            for lane, those in line.lanes.items()
+            if backend is None or lane.backend == backend
+        )
+        return min(heads, default=None)
+
+    def _all(self) -> Iterator[Waiter]:
+        for line in self._lines.values():
+            for lane in line.lanes.values():
+                yield from lane
+
     def _count(self, waiter: Waiter, change: int) -> None:
-        self.bound += change * (waiter.wanted is not None)
-        self.body_bytes += change * waiter.body_bytes
-        self.rooms.body_bytes += change * waiter.body_bytes
+        of = self.backends.get(waiter.lane.backend)
+        if of is None:
+            of = self.backends[waiter.lane.backend] = Count()
+        for count in (self.total, of):
+            count.requests += change
+            count.body_bytes += change * waiter.wish.body_bytes
+        self.rooms.body_bytes += change * waiter.wish.body_bytes
+        if not of.requests:
+            del self.backends[waiter.lane.backend]
+
+    def _forget_turns(self) -> None:
+        """Nobody waits: whoever comes next starts anew, and the numbers never grow without bound."""
+        self._present, self._aged = 0.0, False
+        for line in self._lines.values():
+            line.start = 0.0

@@ -70,6 +70,24 @@ DURATION: Final = Histogram(
     buckets=_WAIT_BUCKETS,
     registry=REGISTRY,
 )
+PROMPT_TOKENS: Final = Counter(
+    "standby_prompt_tokens",
+    "Tokens of prompts that engines were asked with; estimated: 1 where it had to be reckoned from their bytes",
+    ("tenant", "endpoint", "estimated"),
+    registry=REGISTRY,
+)
+COMPLETION_TOKENS: Final = Counter(
+    "standby_completion_tokens",
+    "Tokens that engines generated; estimated: 1 where a stream's events had to be counted",
+    ("tenant", "endpoint", "estimated"),
+    registry=REGISTRY,
+)
+BILLED_REQUESTS: Final = Counter(
+    "standby_billed_requests",
+    "Requests that used tokens, each once whatever attempts it took; ending: whole or partial (broken off, caller left)",
+    ("tenant", "endpoint", "ending"),
+    registry=REGISTRY,
+)
 REQUEUED: Final = Counter(
     "standby_requests_requeued",
     "Attempts that a door refused before the engine saw them",

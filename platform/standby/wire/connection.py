@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import httptools
 
-from standby.wire.headers import ENGINE_ERROR, HOP_BY_HOP, PREFIX, listed_in_connection
+from standby.wire.headers import ENGINE_ERROR, ENGINE_GONE, HOP_BY_HOP, PREFIX, listed_in_connection
 from standby.wire.sockets import tune
 from standby.wire.sse import EVENT_STREAM
 
@@ -119,6 +119,7 @@ class WireConnection(asyncio.Protocol):
         "on_idle_close",
         "reused",
         "trailer_fault",
+        "trailer_gone",
         "transport",
     )
 
@@ -132,6 +133,7 @@ class WireConnection(asyncio.Protocol):
         self.reused = False
         self.heard = False
         self.trailer_fault = b""
+        self.trailer_gone = False
         self.on_idle_close: Callable[[WireConnection], None] | None = None
         self._reuse_chunked = reuse_chunked
         self._sink: ResponseSink | None = None
@@ -154,6 +156,7 @@ class WireConnection(asyncio.Protocol):
         self._sink = sink
         self.heard = False
         self.trailer_fault = b""
+        self.trailer_gone = False
         self.transport.write(data)
 
     def pause(self) -> None:
@@ -253,6 +256,8 @@ class WireConnection(asyncio.Protocol):
             self._head.add(name, value)
         elif name.lower() == ENGINE_ERROR:
             self.trailer_fault = value
+        elif name.lower() == ENGINE_GONE:
+            self.trailer_gone = True
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()

@@ -2,8 +2,9 @@
 
 A request to a door is plain HTTP/1.1 with the engine's own path plus TOKEN, INSTANCE, EPOCH and REQUEST_ID. A door that
 refuses before the engine saw anything sets REFUSED. A door whose engine failed before the first byte answers 502 with
-ENGINE_ERROR and ENGINE_SAW; after the first byte of a chunked event stream it ends the body with an error event and
-sets ENGINE_ERROR as a trailer, so that the gateway does not take the orderly end for a success.
+ENGINE_ERROR and ENGINE_SAW, and with ENGINE_GONE where the engine itself is no more; after the first byte of a chunked
+event stream it ends the body with an error event and sets ENGINE_ERROR (and ENGINE_GONE) as a trailer, so that the gateway
+does not take the orderly end for a success.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ EPOCH: Final = b"x-standby-epoch"
 REFUSED: Final = b"x-standby-refused"
 ENGINE_ERROR: Final = b"x-standby-engine-error"
 ENGINE_SAW: Final = b"x-standby-engine-saw"
+ENGINE_GONE: Final = b"x-standby-engine-gone"
 REQUEST_ID: Final = b"x-request-id"
 
 # RFC 9110 §7.6.1: they describe one connection and are never passed on.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+from pathlib import Path
 
 KEEPALIVE_IDLE_S = 15
 KEEPALIVE_INTERVAL_S = 5
@@ -32,3 +33,21 @@ def tune(transport: asyncio.BaseTransport) -> None:
         # Not every platform knows each of them, and none is needed for correctness.
         with contextlib.suppress(AttributeError, OSError):
             sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def nobody_listens(address: Path | tuple[str, int]) -> bool:
+    """Return whether a unix socket accepts nobody; of other addresses nothing is known at once, and the answer is False.
+
+    Connecting to a unix socket never waits: it is done, refused, or impossible for now (a full queue: somebody is there).
+    """
+    if not isinstance(address, Path):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(address))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return True
+        except OSError:
+            return False
+        return False

@@ -23,10 +23,11 @@ from standby.controller.leader import LEASE_KEY
 from standby.controller.loop import Controller
 from standby.domain.assignment import Assignment
 from standby.domain.demand import Demand, GatewayBeat
-from standby.domain.endpoint import EndpointStatus, ScalePolicy, Variant
+from standby.domain.endpoint import Backend, EndpointStatus, ScalePolicy, Variant
 from standby.domain.errors import LeaseLost
 from standby.domain.events import AnyEvent, DecisionMade
 from standby.domain.instance import InstanceState, Rung
+from standby.domain.model import EngineKind
 from standby.host import tasks as host_tasks
 from support.cluster import TENANT, make_config, make_endpoint, make_model
 from support.fake_node import FakeNode, fake_node
@@ -52,7 +53,14 @@ class World:
         await self.tables.endpoint_configs.put(f"{TENANT}.{name}", make_config(name, variant))
         await self.tables.endpoints.put(f"{TENANT}.{name}", make_endpoint(name, status))
 
-    def demand(self, name: str, queued: int, in_flight: int = 0) -> Demand:
+    async def create_hybrid(self, name: str, *backends: Backend, **policy: object) -> None:
+        model = make_model(f"m-{name}")
+        variant = Variant(model=model.name, backends=backends, policy=ScalePolicy.model_validate(policy))
+        await self.tables.models.put(f"{TENANT}.{model.name}", model)
+        await self.tables.endpoint_configs.put(f"{TENANT}.{name}", make_config(name, variant))
+        await self.tables.endpoints.put(f"{TENANT}.{name}", make_endpoint(name))
+
+    def demand(self, name: str, queued: int, in_flight: int = 0, *, variant: str = "", backend: str = "") -> Demand:
         self.sequence += 1
         return Demand(
             gateway="g1",
@@ -63,10 +71,13 @@ class World:
             in_flight=in_flight,
             queued=queued,
             idle=0.0,
+            variant=variant,
+            backend=backend,
         )
 
-    async def ask(self, name: str, queued: int = 1) -> None:
-        await self.bus.publish(demand_subject(TENANT, name), self.demand(name, queued).encode())
+    async def ask(self, name: str, queued: int = 1, *, variant: str = "", backend: str = "") -> None:
+        said = self.demand(name, queued, variant=variant, backend=backend)
+        await self.bus.publish(demand_subject(TENANT, name), said.encode())
 
     async def beat(self, *demands: Demand) -> None:
         self.sequence += 1
@@ -331,3 +342,24 @@ async def test_removals_leave_nothing_behind_in_the_controller(tmp_path: Path) -
         await until(lambda: not one.state._by_endpoint and not one.state._instances_of, "nothing of it is left")
         await asyncio.sleep(0)
         assert (one.state._removed, one.state._dropped_endpoints, one.state._status) == (set(), {}, {})
+
+
+async def test_two_engines_of_a_variant_are_woken_and_laid_to_sleep_by_their_own_demand(tmp_path: Path) -> None:
+    spare = Backend(name="spare", engine=EngineKind.FAKE, slots=7, engine_options={"tokens": 3})
+    async with world(tmp_path) as there, controller(there.server, "c1"), fake_node(there.tables) as node:
+        await there.create_hybrid("h", Backend(engine=EngineKind.FAKE), spare, keep_ready=0.5, keep_asleep="forever")
+
+        def rungs() -> dict[str, Rung]:
+            newest = {one.instance: one for one in node.seen}
+            return {one.backend: one.rung for one in newest.values()}
+
+        await there.ask("h", variant="AllTraffic", backend="spare")
+        await until(lambda: rungs() == {"spare": Rung.READY}, within_s=LIMIT_S)
+        (only,) = await there.assignments()
+        assert (only.slots, only.model.engine_options, only.variant) == (7, {"tokens": 3}, "AllTraffic")
+        await there.ask("h", variant="AllTraffic", backend="fake")
+        await until(lambda: rungs() == {"spare": Rung.READY, "fake": Rung.READY}, within_s=LIMIT_S)
+
+        busy = there.demand("h", 0, 1, variant="AllTraffic", backend="fake")
+        await there.beat(busy, there.demand("h", 0, variant="AllTraffic", backend="spare"))
+        await until(lambda: rungs() == {"spare": Rung.ASLEEP, "fake": Rung.READY}, within_s=LIMIT_S)

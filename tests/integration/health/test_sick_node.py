@@ -86,7 +86,7 @@ class Rig:
         if path == "/instances":
             found: Any = {"instances": [instance_view(one, 0.0) for one in instances]}
         else:
-            found = {"nodes": [node_view(one, len(instances), {}) for one in nodes]}
+            found = {"nodes": [node_view(one, instances, {}, 0.0) for one in nodes]}
         plain: dict[str, Any] = json.loads(bytes(json_response(found).body))
         return plain
 

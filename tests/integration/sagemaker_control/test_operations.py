@@ -247,6 +247,33 @@ async def test_a_tag_of_ours_changes_the_scale_policy(rig: ControlRig) -> None:
     assert "standby:keep-ready" in text
 
 
+async def test_tags_of_ours_say_how_traffic_is_treated(rig: ControlRig) -> None:
+    """The config's hold until the endpoint's say otherwise, and again when those are taken away."""
+    await rig.serving(Tags=[{"Key": "standby:tier", "Value": "critical"}, {"Key": "standby:latency-target", "Value": "2s"}])
+    arn = f"arn:aws:sagemaker:us-east-1:{ONE}:endpoint/e"
+
+    async def treated(tier: str, target: float) -> None:
+        async def holds() -> bool:
+            endpoint = await rig.tables.endpoints.get(f"{ONE}.e")
+            assert endpoint is not None
+            config = await rig.tables.endpoint_configs.get(f"{ONE}.{endpoint.value.config}")
+            return config is not None and (config.value.traffic.tier, config.value.traffic.latency_target) == (tier, target)
+
+        await until(holds, f"tier {tier}, target {target}")
+        await status_is(rig, "InService")
+
+    await treated("critical", 2.0)
+    await rig.call("AddTags", ResourceArn=arn, Tags=[{"Key": "standby:tier", "Value": "best-effort"}])
+    await treated("best-effort", 2.0)
+    await rig.call("DeleteTags", ResourceArn=arn, TagKeys=["standby:tier"])
+    await treated("critical", 2.0)
+    text = await refused(rig, "AddTags", ResourceArn=arn, Tags=[{"Key": "standby:tier", "Value": "gold"}])
+    assert "standby:tier='gold'" in text
+    model = f"arn:aws:sagemaker:us-east-1:{ONE}:model/m"
+    text = await refused(rig, "AddTags", ResourceArn=model, Tags=[{"Key": "standby:tier", "Value": "critical"}])
+    assert "says nothing of a model" in text
+
+
 async def test_lists_are_paged_newest_first_and_stable_while_others_are_made(rig: ControlRig) -> None:
     await rig.model()
     await rig.config()

@@ -64,3 +64,25 @@ async def test_a_restart_that_was_asked_for_is_no_warning(tmp_path: Path, caplog
 
     assert child.restarts == 1
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_hurry_sends_a_second_signal_to_who_takes_his_time(tmp_path: Path) -> None:
+    """What Ctrl-C twice does: the process is not killed, it is told again."""
+    script = (
+        "import signal, sys; told = []\n"
+        "def heard(*_):\n    told.append(1); print('told', flush=True)\n    len(told) > 1 and sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, heard); print('up', flush=True)\nwhile True: signal.pause()"
+    )
+    program = (sys.executable, "-c", script)
+    child = Child("gateway", [], dict(os.environ), tmp_path / "g.log", grace_s=600.0, program=program)
+    await child.start()
+    async with asyncio.timeout(20):
+        while "up" not in child.log.read_text():
+            await asyncio.sleep(0.02)
+        stopping = asyncio.create_task(child.stop())
+        while "told" not in child.log.read_text():
+            await asyncio.sleep(0.02)
+        assert not stopping.done()
+        child.hurry.set()
+        assert await stopping == 0
+    assert child.log.read_text().count("told") == 2

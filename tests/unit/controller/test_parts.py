@@ -9,9 +9,10 @@ import pytest
 
 from standby.controller import keepalive, placement, scaling, victims
 from standby.controller.actions import ConfirmAbsent
+from standby.controller.asked import Bucket, EndpointDemand
 from standby.controller.demand import DemandBook
 from standby.controller.plan import plan
-from standby.controller.view import Bucket, EndpointDemand, ObservedNode, observe_instance, observe_node
+from standby.controller.view import ObservedNode, observe_instance, observe_node
 from standby.domain.demand import Demand, GatewayBeat
 from standby.domain.endpoint import ScalePolicy, Variant
 from standby.domain.instance import InstanceState, Rung

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from standby.controller import scaling
-from standby.controller.view import Bucket, EndpointDemand
+from standby.controller.asked import Bucket, EndpointDemand
 from standby.domain.durations import FOREVER
 from standby.domain.endpoint import EndpointConfig, ScalePolicy, Variant, VariantCapacity
 from standby.domain.serving import variants_now

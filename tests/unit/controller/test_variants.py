@@ -138,26 +138,26 @@ def test_slots_under_a_limit_move_only_when_the_other_door_has_let_go_of_them() 
 
 @given(
     limit=st.integers(1, 12),
-    most=st.integers(1, 12),
     members=st.lists(
         st.builds(
-            lambda wanted, ready, ordered, more: Member(wanted, wanted and ready, ordered, ordered + more),
+            lambda wanted, ready, ordered, more, most: Member(wanted, wanted and ready, ordered, ordered + more, most),
             st.booleans(),
             st.booleans(),
             st.integers(0, 6),
             st.integers(0, 3),
+            st.integers(1, 12),
         ),
         max_size=5,
     ),
 )
 @settings(max_examples=300, deadline=None)
-def test_what_is_raised_never_brings_the_sum_above_the_limit(limit: int, most: int, members: list[Member]) -> None:
-    orders = divide(limit, most, members)
+def test_what_is_raised_never_brings_the_sum_above_the_limit(limit: int, members: list[Member]) -> None:
+    orders = divide(limit, members)
     before = sum(member.holds for member in members)
     after = sum(max(member.holds, order) for member, order in zip(members, orders, strict=True))
     assert after <= max(limit, before)
     for member, order in zip(members, orders, strict=True):
-        assert 0 <= order <= max(most, member.ordered)
+        assert 0 <= order <= max(member.most, member.ordered)
         assert member.wanted or order == 0
 
 
@@ -177,7 +177,9 @@ class LateNodes:
             max(ordered, slots if pending else 0, inside)
             for ordered, pending, (slots, inside) in zip(self.ordered, self.told, self.seen, strict=True)
         ]
-        return [Member(True, up, ordered, hold) for up, ordered, hold in zip(ready, self.ordered, holds, strict=True)]
+        return [
+            Member(True, up, ordered, hold, self.limit) for up, ordered, hold in zip(ready, self.ordered, holds, strict=True)
+        ]
 
 
 @given(data=st.data(), limit=st.integers(1, 8), count=st.integers(1, 4))
@@ -191,7 +193,7 @@ def test_however_late_doors_hear_all_together_never_let_in_more_than_the_limit(
         match data.draw(st.sampled_from(["plan", "hear", "report", "enter", "leave"])):
             case "plan":
                 ready = data.draw(st.lists(st.booleans(), min_size=count, max_size=count))
-                orders = divide(limit, limit, there.members(ready))
+                orders = divide(limit, there.members(ready))
                 for one, order in enumerate(orders):
                     if order != there.ordered[one]:
                         there.ordered[one] = order

@@ -72,7 +72,7 @@ def test_a_node_shows_what_it_computes_on_and_what_forks() -> None:
         isolation="cgroup v2",
     )
 
-    view = plain(node_view(node, 0, {}))
+    view = plain(node_view(node, (), {}, 0.0))
 
     assert [(d["id"], d["kind"], d["memory_free"], d["cordoned"]) for d in view["devices"]] == [("GPU-1", "gpu", 70, "Xid 79")]
     assert (view["zygotes"]["vllm"]["forks"], view["engine_devices"], view["isolation"]) == (3, {"vllm": "gpu"}, "cgroup v2")

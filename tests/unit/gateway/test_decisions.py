@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from standby.domain.instance import Activation, Phase, Rung
-from standby.gateway.dispatch import phases_header
+from standby.gateway.answer_headers import phases_header
 from standby.gateway.router import Candidate, choose
 
 pytestmark = pytest.mark.decision

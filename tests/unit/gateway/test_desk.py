@@ -170,8 +170,8 @@ async def test_a_request_without_a_room_wakes_the_endpoint_all_the_same() -> Non
     with pytest.raises(QueueFull):
         await rig.ask()
     assert rig.urgent == 1
-    assert rig.desk.demand("g", "b", 1).queued == 1
-    assert rig.desk.demand("g", "b", 2).queued == 0
+    assert rig.desk.demands("g", "b", 1)[0].queued == 1
+    assert rig.desk.demands("g", "b", 2)[0].queued == 0
 
 
 async def test_waiters_learn_why_an_endpoint_fails_again_and_again() -> None:
@@ -212,13 +212,13 @@ async def test_demand_says_what_waits_and_what_runs() -> None:
     with rig.desk.enter(), rig.desk.enter():
         waiting = rig.ask(7)
         await turn()
-        demand = rig.desk.demand("g", "b", 3)
+        demand = rig.desk.demands("g", "b", 3)[0]
         assert (demand.in_flight, demand.queued, demand.queued_bytes, demand.idle) == (1, 1, 7, 0)
         assert demand.oldest_arrival_at == 100.0
         waiting.cancel()
         await turn()
     rig.now += 9
-    demand = rig.desk.demand("g", "b", 4)
+    demand = rig.desk.demands("g", "b", 4)[0]
     assert (demand.in_flight, demand.queued, demand.idle) == (0, 0, 9)
 
 

@@ -115,11 +115,11 @@ async def test_who_waits_for_a_variant_that_an_update_takes_away_is_served_by_it
         rig.routes(Variant(name="new", model="m2"))
         new = rig.hall.desk(None)
         assert (old.queued, old.queued_bytes, new.queued, new.queued_bytes, rig.rooms.body_bytes) == (0, 0, 2, 20, 20)
-        assert new.demand("g", "b", 1).queued == 2
+        assert new.demands("g", "b", 1)[0].queued == 2
         new.instance_changed(an_instance(variant="new", slots=1), seen=rig.now)
         await turn()
         first = waiting[0].result()
-        assert (first.variant, new.outstanding, new.demand("g", "b", 2).in_flight) == ("new", {"i1": 1}, 1)
+        assert (first.variant, new.outstanding, new.demands("g", "b", 2)[0].in_flight) == ("new", {"i1": 1}, 1)
         old.refused(first, "draining")
         old.release(first)
         again = asyncio.create_task(old.acquire(arrived=rig.now, arrived_at=rig.now, body_bytes=10, again=True))

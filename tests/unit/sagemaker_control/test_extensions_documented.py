@@ -8,13 +8,15 @@ import pytest
 
 from standby.sagemaker.control.environment import CREDENTIALS, ENGINE, OPTION_PREFIX, OUTPUT
 from standby.sagemaker.control.policy import FIELDS, OTHER_TAGS, POLICY_TAGS
+from standby.sagemaker.control.traffic import TRAFFIC_TAGS
 
 PAGE = Path(__file__).parents[3] / "docs" / "sagemaker-extensions.md"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [*POLICY_TAGS, *OTHER_TAGS, *(f"STANDBY_{field.upper()}" for field in FIELDS), ENGINE, CREDENTIALS, OPTION_PREFIX, OUTPUT],
-)
+TAGS = (*POLICY_TAGS, *TRAFFIC_TAGS, *OTHER_TAGS)
+SETTINGS = (*(f"STANDBY_{field.upper()}" for field in FIELDS), ENGINE, CREDENTIALS, OPTION_PREFIX, OUTPUT)
+
+
+@pytest.mark.parametrize("name", [*TAGS, *SETTINGS])
 def test_it_is_documented(name: str) -> None:
     assert f"`{name}" in PAGE.read_text()

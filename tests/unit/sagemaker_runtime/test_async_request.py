@@ -9,14 +9,18 @@ import pytest
 
 from standby.domain.async_invocation import Ticket, pack, unpack
 from standby.domain.endpoint import EndpointConfig, ScalePolicy, Variant
-from standby.domain.errors import Forbidden, RevisionConflict
+from standby.domain.errors import Forbidden, InvalidInput, RevisionConflict
 from standby.domain.model import SourceOptions
+from standby.domain.priority import Priority
 from standby.sagemaker.errors import AwsError
 from standby.sagemaker.runtime import routes
+from standby.sagemaker.runtime.answers import Place
+from standby.sagemaker.runtime.asking import Request
 from standby.sagemaker.runtime.async_accept import AsyncService
-from standby.sagemaker.runtime.async_context import AsyncContext
+from standby.sagemaker.runtime.async_context import AsyncContext, Served
 from standby.sagemaker.runtime.async_places import check_place, claims_of
 from standby.sagemaker.runtime.async_request import Outputs, accepted, at_once, outputs_of, parse, repeatable_id
+from standby.sagemaker.runtime.contract import Arrival, Asker
 from support.builders import TENANT, a_config, an_endpoint
 
 OUTPUTS = Outputs("s3://bkt/out", "s3://bkt/failed/", "", "")
@@ -189,3 +193,42 @@ async def test_who_asks_again_gets_the_places_with_the_keys_of_the_first_time() 
     assert (again.output_uri, again.failure_uri, again.options) == (first.output_uri, first.failure_uri, first.options)
     assert again.options == SourceOptions(credentials="mine")
     assert again.repeated
+
+
+async def test_the_callers_priority_is_kept_with_the_request() -> None:
+    """What its header names, and what its key allows; another word is refused before anything is queued."""
+    items: list[bytes] = []
+
+    async def put(_lane: str, _id: str, item: bytes) -> None:
+        items.append(item)
+
+    async def create(_where: str, _ticket: Ticket, **_life: float) -> None:
+        """Nobody has the id yet."""
+
+    async def caller(_request: Request) -> tuple[Asker, bytes]:
+        return Asker(TENANT, Priority.HIGH), b'{"messages": []}'
+
+    config = config_of(OutputConfig={"S3OutputPath": "s3://bkt/out"})
+    served = Served(an_endpoint(), config, SourceOptions(credentials="own"))
+    context = SimpleNamespace(
+        tables=SimpleNamespace(tickets=SimpleNamespace(create=create)),
+        lanes=SimpleNamespace(put=put),
+        served=lambda _tenant, _name: served,
+        open_sources=False,
+        now=lambda: 1.0,
+    )
+    understanding: Any = SimpleNamespace(caller=caller)
+    unused: Any = None
+    service = AsyncService(cast("AsyncContext", context), unused, understanding, lambda _lane: None)
+    route = routes.RuntimeRoute(routes.Operation.ASYNC, "e")
+
+    def asked(word: bytes) -> Request:
+        headers = {b"x-standby-priority": word}
+        scope = {"headers": list(headers.items())}
+        return Request(route, Arrival(0.0, 1.0, "r", b"r"), Place("us-east-1", TENANT, "e"), headers, scope, unused, unused)
+
+    await service.accept(asked(b"batch"))
+    with pytest.raises(InvalidInput, match="asap"):
+        await service.accept(asked(b"asap"))
+    ((work, _),) = map(unpack, items)
+    assert (work.wished, work.key_priority) == (Priority.BATCH, Priority.HIGH)

@@ -27,6 +27,7 @@ from standby.domain.errors import (
 )
 from standby.domain.events import AsyncInvocationEnded
 from standby.domain.model import SourceOptions
+from standby.domain.priority import Priority
 from standby.sagemaker.runtime.async_context import AsyncContext, Served
 from standby.sagemaker.runtime.async_run import Execution
 from standby.sagemaker.runtime.async_worker import MAX_DEATHS, MAX_DELIVERIES, AsyncWorker, fetch
@@ -317,3 +318,12 @@ async def test_places_are_opened_with_the_keys_for_which_they_were_accepted() ->
 
     assert {where for where, _ in opened} == {uri, WORK.output_uri, WORK.failure_uri}
     assert {options for _, options in opened} == {own}
+
+
+async def test_the_callers_priority_goes_with_it() -> None:
+    """What was wished for, and what the caller's key allows, as when it was accepted."""
+    world = World([ANSWER])
+    work = WORK.model_copy(update={"wished": Priority.URGENT, "key_priority": Priority.BATCH})
+    assert await world.handle(work) is Verdict.DONE
+    (job,) = world.jobs
+    assert (job.ask.wished, job.priority) == (Priority.URGENT, Priority.BATCH)

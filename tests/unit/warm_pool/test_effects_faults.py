@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from standby.runtime.engines.base import Capabilities
 from standby.runtime.lifecycle_values import Lifecycle
 from standby.warm_pool import engine_work as work_module
 from standby.warm_pool import wiring as node_module
+from standby.warm_pool.duty import Duty
 from standby.warm_pool.ledger import Claim
 from support.agent_rig import Rig
 from support.builders import an_assignment
@@ -348,7 +350,9 @@ async def test_an_idle_instance_says_nothing_new() -> None:
         assert len(rig.told) == count
 
 
-async def test_the_second_signal_ends_the_agent_even_when_an_engine_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_second_signal_ends_the_agent_even_when_an_engine_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """What hangs in the kernel would keep the whole node from leaving; the next agent reaps it by its record."""
     monkeypatch.setattr(node_module, "HURRY_LIMIT_S", 0.01)
     rig = Rig(capacity=100)
@@ -360,7 +364,8 @@ async def test_the_second_signal_ends_the_agent_even_when_an_engine_does_not(mon
         async def at_once() -> None: ...
 
         idle = cast("Any", SimpleNamespace(stop=at_once, flushed=at_once))
-        parts = node_module.NodeParts(rig.agent, idle, idle, rig.agent.effects.door, "127.0.0.1:1")
+        duty = Duty("n1", tmp_path / "mode.json", rig.agent)
+        parts = node_module.NodeParts(rig.agent, idle, idle, rig.agent.effects.door, "127.0.0.1:1", duty)
         hurry = asyncio.Event()
         leaving = asyncio.create_task(parts.wind_down(hurry))
         await rig.turn()

@@ -20,7 +20,8 @@ from support.waiting import until
 def a_heart(rig: Rig, beats: list[int]) -> Heart:
     settings = SimpleNamespace(heartbeat_s=0.0)
     registry = SimpleNamespace(available=tuple, absent=dict)
-    heart = Heart(cast("Any", settings), rig.agent, cast("Any", None), cast("Any", None), rig.memory, cast("Any", registry))
+    nothing = cast("Any", None)
+    heart = Heart(cast("Any", settings), rig.agent, nothing, nothing, rig.memory, cast("Any", registry), nothing)
     heart.beat = lambda: beats.append(1)  # type: ignore[method-assign]
     return heart
 

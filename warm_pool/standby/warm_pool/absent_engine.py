@@ -27,6 +27,14 @@ class AbsentEngine:
         """Nothing is compiled."""
         return False
 
+    def prioritised(self, _options: Options) -> bool:
+        """Nothing is served."""
+        return False
+
+    async def adapters(self, _handle: EngineHandle, _deadline_s: float) -> tuple[str, ...]:
+        """None."""
+        return ()
+
     def estimate_bytes(self, _manifest: Manifest, _options: Options, _slots: int) -> int:
         """Nothing."""
         return 0

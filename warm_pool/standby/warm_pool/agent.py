@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,6 +41,7 @@ from standby.warm_pool.absent_engine import AbsentEngine
 from standby.warm_pool.announcer import Announcer
 from standby.warm_pool.climb import Climb
 from standby.warm_pool.effects import Effects
+from standby.warm_pool.health_watch import Fullness
 from standby.warm_pool.managed import Managed
 from standby.warm_pool.meter import Meter
 from standby.warm_pool.price_keeper import PriceKeeper
@@ -51,6 +52,7 @@ _log = logging.getLogger(__name__)
 _InstanceEvent = StateChanged | ActivationEnded | FetchProgress | ComponentNotice
 
 PROGRESS_STEP: Final = 0.02
+PRESSURE_STEP: Final = 0.02
 # Long enough that a busy instance costs four records a second at most, short enough for the idle clock.
 SAY_SOON_S: Final = 0.25
 
@@ -131,6 +133,18 @@ class Agent:
         """The health watch says that an engine serves nobody any more."""
         self.post(instance, Sick(run, failure))
 
+    def told(self, instance: str, fullness: Fullness) -> None:
+        """An engine that serves says how full its cache is, and which adapters it has; said on when that has moved."""
+        managed = self.instances.get(instance)
+        if managed is None or managed.life.state is not InstanceState.READY:
+            return
+        before = managed.memory_pressure
+        if fullness.adapters is not None:
+            managed.adapters = fullness.adapters
+        if fullness.share is not None and (before is None or abs(fullness.share - before) >= PRESSURE_STEP - 1e-9):
+            managed.memory_pressure = round(round(fullness.share / PRESSURE_STEP) * PRESSURE_STEP, 2)
+        self.say(managed)
+
     def notice(self, managed: Managed, message: str, *, level: str = "warning") -> None:
         """Tell operators something about an instance."""
         self._event(ComponentNotice, managed, level=level, message=message)
@@ -168,6 +182,16 @@ class Agent:
         for managed in list(self.instances.values()):
             self.post(managed.id, Targeted(Rung.COLD, managed.life.generation))
         await self._empty.wait()
+
+    def take_again(self, assignments: Mapping[str, Entry[Assignment]]) -> None:
+        """Call off ``wind_down``: what still lives and is still assigned goes back to where it should be."""
+        self.stopping = False
+        for name, entry in assignments.items():
+            managed = self.instances.get(name.rpartition(".")[2])
+            if managed is not None and managed.assignment.intent == entry.value.intent:
+                self.post(managed.id, Targeted(entry.value.rung, entry.value.endpoint_generation))
+            else:
+                self.assignment_changed(name, None, entry)
 
     def say(self, managed: Managed) -> None:
         """Announce an instance if anything about it has changed."""

@@ -23,11 +23,15 @@ from typing import Final, Protocol
 
 from standby.warm_pool.door_slots import Gate
 from standby.wire.connection import Loss, ResponseHead, WireConnection
-from standby.wire.headers import ENGINE_ERROR, ENGINE_SAW, EngineFault, header_lines, status_line
+from standby.wire.headers import ENGINE_ERROR, ENGINE_GONE, ENGINE_SAW, EngineFault, header_lines, status_line
+from standby.wire.sockets import nobody_listens
 from standby.wire.sse import error_event
 
 # A body up to this size is sent in one piece on a kept connection, and can be sent again when that one turns out stale.
 GATHER_LIMIT: Final = 256 * 1024
+# A process that ends closes its sockets one after the other, and the one at which it listens may be the last.
+_LAST_SOCKET_S: Final = 0.02
+_STALE_WITHIN_S: Final = 1.0
 _QUEUE_FULL_LIMIT_S: Final = 5.0
 _QUEUE_FULL_PAUSE_S: Final = 0.002
 _QUEUE_FULL_LONGEST_PAUSE_S: Final = 0.1
@@ -95,6 +99,7 @@ class Exchange:
         "_replay",
         "_request_complete",
         "_saw",
+        "_sent_at",
         "_size",
         "_spawn",
         "_state",
@@ -128,6 +133,7 @@ class Exchange:
         self._request_complete = False
         self._replay = b""
         self._saw = False
+        self._sent_at = 0.0
         self._upload_blocked = False
         self._upstream: WireConnection | None = None
         self._head: ResponseHead | None = None
@@ -202,10 +208,13 @@ class Exchange:
         try:
             upstream = await self._dial()
         except OSError as error:
-            if isinstance(error, ConnectionRefusedError | FileNotFoundError):
+            refused = isinstance(error, ConnectionRefusedError | FileNotFoundError)
+            if refused:
                 self._gate.pulse.refused_connection()
             if self._state is ExchangeState.CONNECTING:
-                self._fail(EngineFault.CONNECT, f"the engine's socket does not accept: {error}")
+                # Where a kept connection has broken under this request before, the engine may have ended with it.
+                gone = refused and self._saw
+                self._fail(EngineFault.CONNECT, f"the engine's socket does not accept: {error}", gone=gone)
             return
         if self._state is ExchangeState.CONNECTING:
             self._attach(upstream)
@@ -228,6 +237,7 @@ class Exchange:
         self._upstream = upstream
         self._state = ExchangeState.SENT
         self._saw = True
+        self._sent_at = self._clock()
         data = b"".join(self._held)
         self._held.clear()
         upstream.start(self, data)
@@ -261,15 +271,17 @@ class Exchange:
     def on_lost(self, loss: Loss) -> None:
         upstream = self._upstream
         self._upstream = None
-        if self._replay and upstream is not None and upstream.reused and not upstream.heard:
+        if upstream is not None and self._was_stale(upstream):
             # The engine closed the kept connection while this request was on its way: it was never begun there.
             self._held = [self._replay]
             self._replay = b""
             self._connect()
         elif loss is Loss.MALFORMED:
             self._fail(EngineFault.MALFORMED, "the engine's answer is not HTTP")
+        elif nobody_listens(self._gate.address):
+            self._died(gone=True)
         else:
-            self._fail(EngineFault.DIED, "the engine closed the connection before its answer was complete")
+            asyncio.get_running_loop().call_later(_LAST_SOCKET_S, self._died_or_not)
 
     def on_writable(self, writable: bool) -> None:
         if not self._request_complete:
@@ -330,16 +342,34 @@ class Exchange:
             self._gateway.answer(413, [], b"request body is larger than the door's limit of %d bytes" % limit)
         self._end(served=False, cut=True)
 
-    def _fail(self, fault: EngineFault, message: str) -> None:
+    def _was_stale(self, upstream: WireConnection) -> bool:
+        """A stale connection shows itself at once; one that is lost later may have carried the request to its end."""
+        soon = self._clock() - self._sent_at < _STALE_WITHIN_S
+        return bool(self._replay) and upstream.reused and not upstream.heard and soon
+
+    def _died_or_not(self) -> None:
+        if self._state is not ExchangeState.ENDED:
+            self._died(gone=nobody_listens(self._gate.address))
+
+    def _died(self, *, gone: bool) -> None:
+        """Whether the engine is gone makes the difference between a broken connection and a request that kills engines."""
+        self._fail(EngineFault.DIED, "the engine closed the connection before its answer was complete", gone=gone)
+
+    def _fail(self, fault: EngineFault, message: str, *, gone: bool = False) -> None:
         cut = False
         if fault in (EngineFault.DIED, EngineFault.MALFORMED):
             self._gate.pulse.broken(self._clock())
         if self._state is not ExchangeState.STREAMING:
             marks = [(ENGINE_ERROR, fault.encode()), (ENGINE_SAW, b"1" if self._saw else b"0")]
+            if gone:
+                marks.append((ENGINE_GONE, b"1"))
             self._gateway.answer(502, marks, message.encode())
         elif self._chunked_answer and self._head is not None and self._head.event_stream:
             event = error_event(f"engine_{fault}", message, self._tail)
-            last = b"%x\r\n%b\r\n0\r\n%b: %b\r\n\r\n" % (len(event), event, ENGINE_ERROR, fault.encode())
+            trailer = b"%b: %b\r\n" % (ENGINE_ERROR, fault.encode())
+            if gone:
+                trailer += b"%b: 1\r\n" % ENGINE_GONE
+            last = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(event), event, trailer)
             self._gateway.transport.write(last)
         else:
             cut = True

@@ -71,6 +71,7 @@ class Effects:
             case life.CloseDoor():
                 self.door.remove(managed.id)
             case life.Drain(epoch=epoch):
+                managed.drain_until = self.wall() + managed.assignment.drain_limit
                 self._start(managed, "drain", self._drain(managed, epoch), lambda _failure: life.Drained(epoch))
             case life.CancelDrain():
                 self._cancel(managed, "drain")

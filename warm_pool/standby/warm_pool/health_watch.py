@@ -41,6 +41,9 @@ _log = logging.getLogger(__name__)
 
 PERIOD_S: Final = 1.0
 TellSick = Callable[[str, int, Failure], None]
+# A look that is short enough never to hold up a probe, which begins a period later at most.
+SAMPLE_S: Final = 0.5
+ADAPTERS_EVERY_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,17 @@ class Watched:
     run: int
     adapter: EngineAdapter
     handle: EngineHandle
+
+
+@dataclass(frozen=True, slots=True)
+class Fullness:
+    """How full an engine's own cache is (see ``EngineLoad.kv_used``), and which adapters it has; None: it did not say."""
+
+    share: float | None = None
+    adapters: tuple[str, ...] | None = None
+
+
+TellFullness = Callable[[str, Fullness], None]
 
 
 def ready_engines(instances: Mapping[str, Managed]) -> tuple[Watched, ...]:
@@ -64,19 +78,26 @@ def ready_engines(instances: Mapping[str, Managed]) -> tuple[Watched, ...]:
 
 @dataclass(slots=True)
 class _Case:
-    """What is known of one engine since it became ready; ``told``: its sickness was said."""
+    """What is known of one engine since it became ready; ``told``: its sickness was said.
+
+    ``filled``: requests held some of its cache when it was last looked at; ``adapters_at``: when it was asked for adapters.
+    """
 
     watched: Watched
     history: History
     task: asyncio.Task[None] | None = None
     suspected: bool = False
     told: bool = False
+    filled: bool = False
+    adapters_at: float | None = None
 
 
 class HealthWatch:
     """``engines`` returns those that are ready now, ``load`` what the door says of one.
 
-    ``sick(instance, run, failure)`` is called once for a run.
+    ``sick(instance, run, failure)`` is called once for a run. ``told(instance, fullness)``, where it is given, hears about
+    once a second how full an engine is that has requests; one that has none is empty, and is not asked. The engine is asked
+    by the same task as for its health, shortly, and what it does not answer in time is left out.
     """
 
     def __init__(
@@ -85,6 +106,7 @@ class HealthWatch:
         engines: Callable[[], Iterable[Watched]],
         load: Callable[[str], DoorLoad],
         sick: TellSick,
+        told: TellFullness | None = None,
         limits: HealthLimits | None = None,
         clock: Callable[[], float] | None = None,
     ) -> None:
@@ -92,6 +114,7 @@ class HealthWatch:
         self._engines = engines
         self._load = load
         self._sick = sick
+        self._told = told
         self._limits = limits or HealthLimits()
         self._clock = clock or asyncio.get_running_loop().time
         self._cases: dict[str, _Case] = {}
@@ -154,6 +177,32 @@ class HealthWatch:
             case.suspected = False
             if ask_due(case.history, self._limits, now):
                 self._start(case, self._ask(case))
+            elif self._told is not None:
+                self._look_inside(case, self._told, now)
+
+    def _look_inside(self, case: _Case, told: TellFullness, now: float) -> None:
+        """Ask an engine that works how full it is; now and then any engine for its adapters."""
+        busy = self._load(case.watched.instance).in_flight > 0
+        if case.filled and not busy:
+            case.filled = False
+            told(case.watched.instance, Fullness(share=0.0))
+        if busy or case.adapters_at is None or now - case.adapters_at >= ADAPTERS_EVERY_S:
+            self._start(case, self._sample(case, told))
+
+    async def _sample(self, case: _Case, told: TellFullness) -> None:
+        watched, now = case.watched, self._clock()
+        share: float | None = None
+        adapters: tuple[str, ...] | None = None
+        try:
+            if case.adapters_at is None or now - case.adapters_at >= ADAPTERS_EVERY_S:
+                case.adapters_at = now
+                adapters = await watched.adapter.adapters(watched.handle, SAMPLE_S)
+            else:
+                share = (await watched.adapter.load(watched.handle, SAMPLE_S)).kv_used
+        except (EngineError, OSError, ValueError):
+            return  # it is busy with better things; whether it is well is asked elsewhere
+        case.filled = case.filled or bool(share)
+        told(watched.instance, Fullness(share, adapters))
 
     def _tell(self, watched: Watched, reason: str, code: str) -> None:
         self._sick(watched.instance, watched.run, describe(watched.handle, f"engine is sick: {reason}", code=code))

@@ -26,6 +26,7 @@ from standby.telemetry import metrics
 from standby.warm_pool.agent import Agent
 from standby.warm_pool.announcer import Announcer
 from standby.warm_pool.cache import ArtifactCache
+from standby.warm_pool.duty import Duty
 from standby.warm_pool.memory import MemoryDesk
 from standby.warm_pool.price_key import digest_of
 from standby.warm_pool.settings import NodeSettings
@@ -53,6 +54,7 @@ class Heart:
     cache: ArtifactCache
     memory: MemoryDesk
     registry: EngineRegistry
+    duty: Duty
     beats: int = 0
 
     def __post_init__(self) -> None:
@@ -127,6 +129,8 @@ class Heart:
             zygotes=engines.zygotes.records(),
             isolation=engines.berths.isolation.describe(self.settings.device_sharing),
             heartbeat=self.beats,
+            mode=self.duty.mode,
+            mode_reason=self.duty.reason,
             started_at=self.started_at,
             version=self._version,
         )

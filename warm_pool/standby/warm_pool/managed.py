@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from standby.domain.assignment import Assignment
+from standby.domain.errors import InvalidInput
 from standby.domain.instance import HAS_PROCESS, RUNG_OF, Activation, Instance, InstanceState
 from standby.runtime.engines.base import EngineAdapter, EngineHandle
 from standby.runtime.lifecycle_values import Lifecycle
@@ -42,6 +43,9 @@ class Managed:
     last_end: float | None = None
     idle_since: float = 0.0
     last_said: Instance | None = None
+    drain_until: float | None = None
+    adapters: tuple[str, ...] = ()
+    memory_pressure: float | None = None
 
     @property
     def id(self) -> str:
@@ -52,6 +56,14 @@ class Managed:
     def digest(self) -> str:
         """The version of the model."""
         return self.assignment.model.manifest.digest
+
+    @property
+    def prioritised(self) -> bool:
+        """Whether its engine works by the priority that a request names; options that it refuses say nothing."""
+        try:
+            return self.adapter.prioritised(self.assignment.model.engine_options)
+        except InvalidInput:
+            return False
 
     @property
     def has_process(self) -> bool:
@@ -71,11 +83,16 @@ class Managed:
             model_digest=self.digest,
             version=assignment.version,
             engine=assignment.model.engine,
+            backend=assignment.backend,
+            prioritised=self.prioritised,
+            adapters=self.adapters,
+            memory_pressure=self.memory_pressure,
             state=life.state,
             epoch=life.epoch,
             door=door,
             slots=assignment.door_slots,
             in_flight=load.in_flight,
+            drain_until=self.drain_until,
             idle_since=idle_since,
             rung_since=self.rung_since,
             resident_bytes=self.resident_bytes if self.has_process else 0,
@@ -92,5 +109,9 @@ class Managed:
         changed = RUNG_OF[after.state] is not RUNG_OF[self.life.state]
         if changed:
             self.rung_since = now
+        if after.state is not InstanceState.READY:
+            self.memory_pressure, self.adapters = None, ()
+        if after.state is not InstanceState.DRAINING:
+            self.drain_until = None
         self.life = after
         return changed

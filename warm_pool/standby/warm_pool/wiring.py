@@ -51,6 +51,7 @@ from standby.warm_pool.cache import ArtifactCache
 from standby.warm_pool.cache_options import CacheOptions
 from standby.warm_pool.canaries import Canaries
 from standby.warm_pool.door import Door
+from standby.warm_pool.duty import Duty, say_progress
 from standby.warm_pool.effects import Effects
 from standby.warm_pool.engine_cache import EngineCache, EngineCacheOptions
 from standby.warm_pool.engine_work import EngineWork
@@ -88,11 +89,13 @@ class NodeParts:
     mirror: Mirror[Assignment]
     door: Door
     address: str
+    duty: Duty
 
     async def wind_down(self, hurry: asyncio.Event) -> None:
-        """Take no more orders, drain, stop the engines, say so; ``hurry`` cuts the drain short."""
+        """Say so, take no more orders, drain, stop the engines; ``hurry`` cuts the drain short."""
+        self.duty.leave()
         await self.mirror.stop()
-        leaving = asyncio.create_task(self.agent.wind_down())
+        leaving = asyncio.create_task(say_progress(self.agent, asyncio.ensure_future(self.agent.wind_down())))
         hurrying = asyncio.create_task(hurry.wait())
         await asyncio.wait({leaving, hurrying}, return_when=asyncio.FIRST_COMPLETED)
         if not leaving.done():
@@ -162,6 +165,7 @@ async def parts_of(
             engines=lambda: ready_engines(agent.instances),
             load=door.load,
             sick=agent.sick,
+            told=agent.told,
             limits=HealthLimits(stall_s=settings.engine_stall_s),
         ),
         run_dir=sockets,
@@ -183,8 +187,9 @@ async def parts_of(
     )
     await _forget_earlier_instances(tables, settings.node_name)
     mirror = Mirror(tables.assignments, agent.assignment_changed, prefix=f"{settings.node_name}.")
-    beats = Heart(settings, agent, announcer, cache, memory, registry)
-    orders = await CacheOrders(settings.node_name, cache).serve(bus)
+    duty = Duty(settings.node_name, settings.state_dir / "mode.json", agent, lambda: beats.beat(), lambda: mirror.entries)  # noqa: PLW0108 - the heart is made after it
+    beats: Heart = Heart(settings, agent, announcer, cache, memory, registry, duty)
+    subscriptions = [await CacheOrders(settings.node_name, cache).serve(bus), await duty.serve(bus)]
     works = (
         agent.run, agent.run_outbox, announcer.run, functools.partial(beats.run, bus), functools.partial(_watch_pages, cache),
         agent.meter.run, keeper.run, engines.health.run, engines.trees.run,
@@ -196,10 +201,12 @@ async def parts_of(
         beats.beat()
         await mirror.start()
         _log.info("node is ready", extra={"door": agent.door, "engines": [kind.value for kind in registry.available()]})
-        yield NodeParts(agent, announcer, mirror, door, agent.door)
+        yield NodeParts(agent, announcer, mirror, door, agent.door, duty)
     finally:
         await mirror.stop()
-        await orders.unsubscribe()
+        for subscription in subscriptions:
+            await subscription.unsubscribe()
+        await duty.stop()
         await door.stop()
         await host_tasks.end([*tasks, *engines.keepsakes.tasks])
         engines.trees.close()

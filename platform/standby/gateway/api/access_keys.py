@@ -13,9 +13,10 @@ from standby.bus.copies import updated, visible
 from standby.bus.tables import Entry
 from standby.domain.access import ALL_SCOPES, AccessKey, Scope
 from standby.domain.errors import Conflict, NotFound, RevisionConflict
+from standby.domain.priority import Priority
 from standby.domain.values import Value
 from standby.gateway.api.context import ApiContext, ApiRoute, Call, missing
-from standby.gateway.api.key_limits import check_scopes, expiry
+from standby.gateway.api.key_limits import check_scopes, expiry, priority_for
 from standby.gateway.api.responses import json_response, read_body
 from standby.gateway.keys import TENANT_HEADER, acting_tenant
 from standby.sagemaker.auth.access_keys import SESSION, is_key_id, issue
@@ -34,6 +35,7 @@ class AccessKeyBody(Value):
     tenant: str | None = None
     scopes: tuple[Scope, ...] | None = None
     expires_in_s: float | None = Field(default=None, gt=0)
+    priority: Priority | None = Field(default=None, description="the most urgent one that its requests may have")
     session: bool = False
 
 
@@ -57,6 +59,7 @@ async def create(call: Call) -> Response:
         session=body.session,
         scopes=check_scopes(call.key, _handed_on(call) if body.scopes is None else body.scopes),
         expires_at=expiry(call.key, lasts, now, session_since=now if body.session else None),
+        priority=priority_for(call.key, body.priority),
     )
     call.about(record.id)
     revision = await context.tables.access_keys.create(record.id, record)
@@ -109,6 +112,7 @@ def access_key_view(record: AccessKey, region: str) -> dict[str, Any]:
         "name": record.name,
         "session": record.id.startswith(SESSION),
         "scopes": record.scopes,
+        "priority": record.priority,
         "region": region,
         "sealed_with": record.key_version,
         "created_at": record.created_at,

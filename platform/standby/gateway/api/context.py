@@ -31,6 +31,8 @@ from standby.domain.prices import NodePrices
 from standby.gateway.api.responses import error_response
 from standby.gateway.audit import Audit
 from standby.gateway.keys import TENANT_HEADER, KeyRing, acting_tenant, authenticate
+from standby.gateway.neighbours import Neighbours
+from standby.gateway.traces import Traces
 from standby.host.sealing import SealingKey
 from standby.sagemaker.auth.caller import DEFAULT_REGION
 
@@ -88,6 +90,9 @@ class ApiContext:
     # Whether tenants, too, may register file:// sources and other stores; administrators always may.
     open_sources: bool = False
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    # What became of this gateway's last requests, and whom to ask about the others'.
+    traces: Traces = field(default_factory=Traces)
+    neighbours: Neighbours | None = None
     # Checks over several tables ("is the served name free, is the model still there") and the write that follows are
     # one step inside this gateway; between gateways the writer looks again after its write.
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)

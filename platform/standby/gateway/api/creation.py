@@ -10,20 +10,20 @@ from pydantic import Field, model_validator
 
 from standby.bus.copies import visible
 from standby.bus.tables import Entry
-from standby.domain.endpoint import DEFAULT_VARIANT, Endpoint, EndpointConfig, EndpointStatus, ScalePolicy, Variant
+from standby.domain.endpoint import DEFAULT_VARIANT, Backend, Endpoint, EndpointConfig, EndpointStatus, ScalePolicy, Variant
 from standby.domain.errors import Conflict, InvalidInput, ModelNotFound, QuotaExceeded, RevisionConflict, UnsupportedArtifact
 from standby.domain.events import EndpointChanged
-from standby.domain.model import Model
 from standby.domain.names import check_name, check_served_name, key
-from standby.domain.serving import engine_for
+from standby.domain.traffic import QueueMode, TrafficPolicy
 from standby.domain.values import Value
 from standby.gateway.api.context import ApiContext, Call, missing
 from standby.gateway.api.quotas import require_quota
 from standby.gateway.api.responses import read_body
-from standby.gateway.api.usage import require_weights
+from standby.gateway.api.servable import check_servable
 
 _CONFIG_ATTEMPTS: Final = 8
 MOST_VARIANTS: Final = 10
+MOST_BACKENDS: Final = 4
 
 
 class VariantBody(Value):
@@ -35,11 +35,17 @@ class VariantBody(Value):
     weight: float = Field(default=1.0, ge=0, allow_inf_nan=False)
     memory_mb: int | None = Field(default=None, ge=128)
     concurrency_limit: int | None = Field(default=None, ge=1, le=200)
+    backends: tuple[Backend, ...] = Field(default=(), max_length=MOST_BACKENDS)
     policy: ScalePolicy | None = None
+
+    @model_validator(mode="after")
+    def _backends_fit(self) -> VariantBody:
+        _check_backends(self.backends, self.weights, self.policy)
+        return self
 
 
 class EndpointBody(Value):
-    """Body of a creation: ``model``, with one of its named ``weights`` if wanted, for one variant; or ``variants``."""
+    """Body of a creation: ``model``, with one of its named ``weights`` or several ``backends`` if wanted; or ``variants``."""
 
     name: str
     model: str | None = None
@@ -48,7 +54,9 @@ class EndpointBody(Value):
     served_name: str | None = None
     memory_mb: int | None = Field(default=None, ge=128)
     concurrency_limit: int | None = Field(default=None, ge=1, le=200)
+    backends: tuple[Backend, ...] = Field(default=(), max_length=MOST_BACKENDS)
     policy: ScalePolicy = ScalePolicy()
+    traffic: TrafficPolicy = TrafficPolicy()
 
     @model_validator(mode="after")
     def _one_of_two(self) -> EndpointBody:
@@ -58,6 +66,12 @@ class EndpointBody(Value):
         if self.weights is not None and self.model is None:
             msg = "give 'weights' inside the variant"
             raise ValueError(msg)
+        if self.backends and self.model is None:
+            msg = "give 'backends' inside the variant"
+            raise ValueError(msg)
+        _check_backends(self.backends, self.weights, self.policy)
+        if "queue" in self.traffic.model_fields_set and self.traffic.queue is QueueMode.ADAPTIVE:
+            _require_target(self.traffic)
         names = [item.name for item in self.variants]
         if len(set(names)) != len(names):
             msg = f"variants: the names {sorted(names)} are not all different"
@@ -79,6 +93,7 @@ class EndpointBody(Value):
                     weights=self.weights,
                     memory_mb=self.memory_mb,
                     concurrency_limit=self.concurrency_limit,
+                    backends=self.backends,
                     policy=self.policy,
                 ),
             )
@@ -90,10 +105,36 @@ class EndpointBody(Value):
                 weight=item.weight,
                 memory_mb=item.memory_mb or self.memory_mb,
                 concurrency_limit=item.concurrency_limit or self.concurrency_limit,
+                backends=item.backends,
                 policy=item.policy or self.policy,
             )
             for item in self.variants
         )
+
+
+def _check_backends(backends: tuple[Backend, ...], weights: str | None, policy: ScalePolicy | None) -> None:
+    """Raise ValueError, with the field and the limit, for backends that cannot be together."""
+    if not backends:
+        return
+    if weights is not None:
+        msg = f"weights: {weights!r} cannot be for all backends; give 'weights' inside each backend"
+        raise ValueError(msg)
+    labels = [backend.label for backend in backends]
+    doubles = sorted({label for label in labels if labels.count(label) > 1})
+    if doubles:
+        msg = f"backends: {', '.join(doubles)} given more than once; give each a 'name' of its own"
+        raise ValueError(msg)
+    for backend in backends:
+        most = backend.max_instances or (policy or ScalePolicy()).max_instances
+        if backend.max_instances is not None and backend.min_ready > most:
+            msg = f"backends.{backend.label}: min_ready {backend.min_ready} is above max_instances {most}"
+            raise ValueError(msg)
+
+
+def _require_target(traffic: TrafficPolicy) -> None:
+    if traffic.latency_target is None:
+        msg = "traffic.queue: 'adaptive' needs traffic.latency_target, which it keeps; give one, or choose 'static'"
+        raise ValueError(msg)
 
 
 async def create(call: Call) -> Endpoint:
@@ -108,11 +149,14 @@ async def create(call: Call) -> Endpoint:
     variants = body.resolved()
     for variant in variants:
         check_name("variant", variant.name)
+        for backend in variant.backends:
+            if backend.name:
+                check_name("backend", backend.name)
     async with call.context.changing:
         await _check_models(call, variants)
         await _check_names_free(call, body.name, served_name)
         require_quota(call, body.name, variants)
-        number = await _store_config(call, body.name, variants)
+        number = await _store_config(call, body.name, variants, body.traffic)
         endpoint = await _store_endpoint(call, body.name, served_name, number)
     await announce(call.context, endpoint)
     return endpoint
@@ -138,21 +182,7 @@ async def _check_models(call: Call, variants: tuple[Variant, ...]) -> None:
         entry = await call.context.tables.models.get(key(call.tenant, variant.model))
         if entry is None:
             raise missing(ModelNotFound, "model", variant.model)
-        _check_servable(entry.value, variant.weights)
-
-
-def _check_servable(model: Model, weights: str | None) -> None:
-    """Raise UnsupportedArtifact where no engine can serve what is asked for, InvalidInput for unknown weights."""
-    manifest = model.manifest if weights is None else require_weights(model, weights)
-    if engine_for(model, manifest) not in manifest.refusals:
-        return
-    what = f"model {model.name!r}" if weights is None else f"weights {weights!r} of model {model.name!r}"
-    reasons = "; ".join(f"{kind.value}: {reason}" for kind, reason in manifest.refusals.items())
-    able = [name for name, other in sorted(model.weights.items()) if engine_for(model, other) not in other.refusals]
-    raise UnsupportedArtifact(
-        f"no engine can serve {what}: {reasons}",
-        remedy=f"choose other weights: {', '.join(able)}" if able else "register the model in a form that an engine can serve",
-    )
+        check_servable(entry.value, variant, (node.value for node in call.context.copies.nodes.entries.values()))
 
 
 async def _check_names_free(call: Call, name: str, served_name: str, *, except_for: int | None = None) -> None:
@@ -173,13 +203,15 @@ async def _check_names_free(call: Call, name: str, served_name: str, *, except_f
             )
 
 
-async def _store_config(call: Call, name: str, variants: tuple[Variant, ...]) -> int:
+async def _store_config(call: Call, name: str, variants: tuple[Variant, ...], traffic: TrafficPolicy) -> int:
     """Store the immutable config ``<name>-<n>`` under the next free number and return the number."""
     configs = call.context.tables.endpoint_configs
     number = 1 + max(_config_numbers(name, await configs.list(key(call.tenant, f"{name}-"))), default=0)
     for candidate in range(number, number + _CONFIG_ATTEMPTS):
         config_name = f"{name}-{candidate}"
-        config = EndpointConfig(tenant=call.tenant, name=config_name, variants=variants, created_at=call.context.now())
+        config = EndpointConfig(
+            tenant=call.tenant, name=config_name, variants=variants, traffic=traffic, created_at=call.context.now()
+        )
         try:
             revision = await configs.create(key(call.tenant, config_name), config)
         except RevisionConflict:

@@ -1,4 +1,4 @@
-"""What a key may hand on: no right that it has not itself, and no longer than it lasts itself. Pure."""
+"""What a key may hand on: no right that it has not itself, no more urgent and no longer lasting than itself. Pure."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Final
 
 from standby.domain.access import ApiKey, Scope
 from standby.domain.errors import Forbidden, InvalidInput
+from standby.domain.priority import Priority
 
 MAX_SESSION_S: Final = 12 * 3600.0
 
@@ -18,6 +19,21 @@ def check_scopes(maker: ApiKey, scopes: tuple[Scope, ...]) -> tuple[Scope, ...]:
     if lacking:
         raise Forbidden(f"this key has not the scope {lacking[0]} itself", remedy="make the key with one that has it")
     return tuple(dict.fromkeys(scopes))
+
+
+def priority_for(maker: ApiKey, wanted: Priority | None) -> Priority | None:
+    """Return the priority of a new key; None: it has none of its own. What the maker is bound to binds it as well.
+
+    Raises Forbidden for one that is more urgent than the maker's.
+    """
+    if maker.priority is None or wanted is None:
+        return wanted if maker.priority is None else maker.priority
+    if wanted.rank < maker.priority.rank:
+        raise Forbidden(
+            f"priority {wanted.value} is more urgent than this key's own, {maker.priority.value}",
+            remedy=f"choose {maker.priority.value} or a less urgent one, or make the key with one that may",
+        )
+    return wanted
 
 
 def expiry(maker: ApiKey, expires_in_s: float | None, now: float, *, session_since: float | None = None) -> float | None:

@@ -10,9 +10,10 @@ from starlette.responses import Response
 from standby.bus.copies import updated, visible
 from standby.domain.access import ALL_SCOPES, Role, Scope
 from standby.domain.errors import Conflict, NotFound
+from standby.domain.priority import Priority
 from standby.domain.values import Value
 from standby.gateway.api.context import ApiRoute, Call, missing
-from standby.gateway.api.key_limits import check_scopes, expiry
+from standby.gateway.api.key_limits import check_scopes, expiry, priority_for
 from standby.gateway.api.responses import json_response, read_body
 from standby.gateway.api.views import key_view
 from standby.gateway.keys import issue
@@ -28,6 +29,7 @@ class KeyBody(Value):
     role: Role = Role.TENANT
     scopes: tuple[Scope, ...] = ALL_SCOPES
     expires_in_s: float | None = Field(default=None, gt=0)
+    priority: Priority | None = Field(default=None, description="the most urgent one that its requests may have")
 
 
 async def create(call: Call) -> Response:
@@ -42,6 +44,7 @@ async def create(call: Call) -> Response:
         now=context.now(),
         scopes=check_scopes(call.key, body.scopes),
         expires_at=expiry(call.key, body.expires_in_s, context.now()),
+        priority=priority_for(call.key, body.priority),
     )
     call.about(record.id)
     revision = await context.tables.keys.create(record.id, record)

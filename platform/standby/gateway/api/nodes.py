@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from importlib.metadata import version
 from typing import Any, Final
 
 from starlette.responses import Response
 
-from standby.domain.errors import BusUnavailable
+from standby.bus.subjects import mode_subject
+from standby.domain.errors import BusUnavailable, NotFound, Unavailable
 from standby.domain.instance import Instance
+from standby.domain.node_orders import NodeAction, NodeAnswer, NodeOrder
+from standby.domain.values import Value
 from standby.gateway.api.context import ApiRoute, Call
-from standby.gateway.api.responses import json_response
+from standby.gateway.api.responses import json_response, read_body
 from standby.gateway.api.views import by_name, instance_view, models_by_digest, node_view
+
+ANSWER_LIMIT_S: Final = 5.0
+
+
+class OrderBody(Value):
+    """Body of an order to a node."""
+
+    action: NodeAction
 
 
 async def list_instances(call: Call) -> Response:
@@ -26,12 +37,35 @@ async def list_instances(call: Call) -> Response:
 
 
 async def list_nodes(call: Call) -> Response:
-    """All nodes with their memory, cache and number of instances."""
-    copies = call.context.copies
-    counts = Counter(entry.value.node for entry in copies.instances.entries.values())
+    """All nodes with their memory, cache, number of instances, and what they take."""
+    copies, now = call.context.copies, call.context.now()
+    there: dict[str, list[Instance]] = defaultdict(list)
+    for entry in copies.instances.entries.values():
+        there[entry.value.node].append(entry.value)
     nodes = sorted((entry.value for entry in copies.nodes.entries.values()), key=lambda item: item.name)
     models = models_by_digest(entry.value for entry in copies.models.entries.values())
-    return json_response({"nodes": [node_view(node, counts[node.name], models) for node in nodes]})
+    return json_response({"nodes": [node_view(node, there[node.name], models, now) for node in nodes]})
+
+
+async def order(call: Call) -> Response:
+    """Tell a node to cordon, drain or uncordon itself. Raises NotFound, Unavailable for its silence, BusUnavailable."""
+    body = await read_body(call.request, OrderBody)
+    name = str(call.request.path_params["name"])
+    known = sorted(entry.value.name for entry in call.context.copies.nodes.entries.values())
+    if name not in known:
+        raise NotFound(f"there is no node {name[:80]!r}", remedy=f"known are: {', '.join(known[:20]) or 'none'}")
+    wish = NodeOrder(action=body.action, by=f"{call.key.name} ({call.key.id})")
+    try:
+        raw = await call.context.bus.request(mode_subject(name), wish.encode(), ANSWER_LIMIT_S)
+    except BusUnavailable:
+        raise
+    except Unavailable as error:
+        raise Unavailable(
+            f"node {name!r} does not answer (limit {ANSWER_LIMIT_S:g} s)",
+            remedy="see `standby nodes`; the order can be repeated",
+            retry_after_s=1.0,
+        ) from error
+    return json_response(NodeAnswer.model_validate_json(raw).model_dump(exclude={"schema_version"}))
 
 
 async def status(call: Call) -> Response:
@@ -85,5 +119,6 @@ async def _leaders(call: Call) -> dict[str, Any] | None:
 ROUTES: Final = (
     ApiRoute("GET", "/api/v1/instances", list_instances),
     ApiRoute("GET", "/api/v1/nodes", list_nodes, admin=True),
+    ApiRoute("POST", "/api/v1/nodes/{name}/orders", order, admin=True),
     ApiRoute("GET", "/api/v1/status", status),
 )

@@ -8,7 +8,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from standby.domain.errors import NotFound
-from standby.gateway.api import access_keys, cache, credentials, endpoints, events, keys, models, nodes, prices, reseal, tenants
+from standby.gateway.api import (
+    access_keys,
+    cache,
+    credentials,
+    endpoints,
+    events,
+    keys,
+    models,
+    nodes,
+    prices,
+    requests,
+    reseal,
+    tenants,
+)
 from standby.gateway.api.context import ApiContext, ApiRoute, Call, guarded
 
 TABLE: Final = (
@@ -23,6 +36,7 @@ TABLE: Final = (
     *reseal.ROUTES,
     *tenants.ROUTES,
     *events.ROUTES,
+    *requests.ROUTES,
 )
 
 _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")

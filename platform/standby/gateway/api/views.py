@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -11,7 +11,7 @@ from standby.domain.durations import format_duration
 from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Failure
 from standby.domain.instance import Instance, InstanceState, Rung
 from standby.domain.model import EngineKind, Manifest, Model
-from standby.domain.node import CachedArtifact, Node
+from standby.domain.node import CachedArtifact, Node, NodeMode
 from standby.domain.serving import PREFERENCE, engine_for, variants_now
 
 # Of two instances at the same rung, the one that is climbing says more about what the caller waits for.
@@ -129,6 +129,7 @@ def endpoint_view(
         "pending_config": endpoint.pending_config,
         "update_failure": None if endpoint.update_failure is None else failure_view(endpoint.update_failure),
         "variants": [] if config is None else variants_now(config, endpoint.capacities),
+        "traffic": None if config is None else config.traffic,
         "instances": [instance_view(item, now, nodes) for item in mine],
         "generation": endpoint.generation,
         "created_at": endpoint.created_at,
@@ -161,8 +162,15 @@ def instance_in_words(instance: Instance, now: float, climb_s: float | None = No
         words = f"{words}, {instance.resident_bytes / 2**20:.0f} MiB of memory still held"
     if instance.state is InstanceState.READY:
         words = f"ready, {instance.in_flight} of {instance.slots} slots busy"
+    if instance.state is InstanceState.DRAINING:
+        return _draining_in_words(instance, now)
     lacks = "" if instance.failure is None else f"; {instance.failure.reason}{_next_try(instance.failure, now)}"
     return f"{words}, for {format_duration(max(0.0, now - instance.rung_since))}{lacks}"
+
+
+def _draining_in_words(instance: Instance, now: float) -> str:
+    left = "" if instance.drain_until is None else f", {max(0.0, instance.drain_until - now):.0f} s left"
+    return f"draining, {instance.in_flight} in flight{left}"
 
 
 def by_name(nodes: Iterable[Node]) -> dict[str, Node]:
@@ -192,7 +200,11 @@ def instance_view(instance: Instance, now: float, nodes: Mapping[str, Node] = _N
         "node": instance.node,
         "endpoint": instance.endpoint,
         "variant": instance.variant,
+        "backend": instance.backend,
         "engine": instance.engine,
+        "prioritised": instance.prioritised,
+        "adapters": instance.adapters,
+        "memory_pressure": instance.memory_pressure,
         "state": instance.state,
         "rung": instance.rung,
         "words": instance_in_words(instance, now, climb_s),
@@ -201,6 +213,7 @@ def instance_view(instance: Instance, now: float, nodes: Mapping[str, Node] = _N
         "epoch": instance.epoch,
         "slots": instance.slots,
         "in_flight": instance.in_flight,
+        "drain_until": instance.drain_until,
         "resident_bytes": instance.resident_bytes,
         "model_digest": instance.model_digest,
         "idle_since": instance.idle_since,
@@ -216,12 +229,15 @@ def failure_view(failure: Failure) -> dict[str, Any]:
     return failure.model_dump()
 
 
-def node_view(node: Node, instances: int, models: Mapping[str, list[str]]) -> dict[str, Any]:
-    """Return a node with the number of its instances, and its artifacts with the ``models`` that they are; for
+def node_view(node: Node, instances: Sequence[Instance], models: Mapping[str, list[str]], now: float) -> dict[str, Any]:
+    """Return a node with the number of its ``instances``, and its artifacts with the ``models`` that they are; for
     administrators.
     """
     return {
         "name": node.name,
+        "mode": node.mode,
+        "mode_reason": node.mode_reason,
+        "words": node_in_words(node, instances, now),
         "door": node.door,
         "engines": node.engines,
         "engine_versions": dict(node.engine_versions),
@@ -235,11 +251,26 @@ def node_view(node: Node, instances: int, models: Mapping[str, list[str]]) -> di
         "devices": [{**device.model_dump(), "memory_free": device.memory_free} for device in node.devices],
         "zygotes": {engine: zygote.model_dump() for engine, zygote in node.zygotes.items()},
         "isolation": node.isolation,
-        "instances": instances,
+        "instances": len(instances),
+        "in_flight": sum(item.in_flight for item in instances),
         "started_at": node.started_at,
         "boot_id": node.boot_id,
         "version": node.version,
     }
+
+
+def node_in_words(node: Node, instances: Sequence[Instance], now: float) -> str:
+    """Return one line that says what the node takes, and what it still waits for where it is being emptied."""
+    why = f" ({node.mode_reason})" if node.mode_reason else ""
+    if node.mode is NodeMode.OPEN:
+        return "open"
+    if node.mode is NodeMode.CORDONED:
+        return f"cordoned{why}: nothing new comes"
+    if node.mode is NodeMode.DRAINED or not instances:
+        return f"{node.mode}{why}: nothing is left"
+    until = [item.drain_until for item in instances if item.drain_until is not None]
+    left = f", {max(0.0, max(until) - now):.0f} s left" if until else ""
+    return f"{node.mode}{why}: {len(instances)} instances, {sum(item.in_flight for item in instances)} in flight{left}"
 
 
 def key_view(key: ApiKey) -> dict[str, Any]:

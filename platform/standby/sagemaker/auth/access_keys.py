@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from standby.domain.access import ALL_SCOPES, AccessKey, Scope
 from standby.domain.errors import InvalidInput
 from standby.domain.names import check_tenant
+from standby.domain.priority import Priority
 from standby.host.sealing import SealingKey, Unsealable
 
 STANDING: Final = "SBKA"
@@ -52,6 +53,7 @@ def issue(
     session: bool = False,
     scopes: tuple[Scope, ...] = ALL_SCOPES,
     expires_at: float | None = None,
+    priority: Priority | None = None,
 ) -> tuple[AccessKey, Pair]:
     """Return a new key's record and the pair itself, which is shown once. Raises InvalidInput for a wrong tenant or name."""
     if _NAME.fullmatch(name) is None:
@@ -70,6 +72,7 @@ def issue(
         scopes=scopes,
         created_at=now,
         expires_at=expires_at,
+        priority=priority,
     )
     return record, pair
 

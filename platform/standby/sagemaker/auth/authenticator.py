@@ -123,7 +123,7 @@ class Authenticator:
         except StandbyError:
             raise refusals.cannot_check() from None
         admin = key.role is Role.ADMIN
-        return Caller(key.tenant, key.id, key.scopes, user_arn(key.tenant, key.id), self.region, admin)
+        return Caller(key.tenant, key.id, key.scopes, user_arn(key.tenant, key.id), self.region, admin, key.priority)
 
     def _refusal(self, key_id: str, error: AwsError) -> AwsError:
         self.refused(key_id, error)
@@ -132,7 +132,8 @@ class Authenticator:
 
 def _caller(held: Held, region: str) -> Caller:
     record = held.record
-    return Caller(record.tenant, record.id, record.scopes, user_arn(record.tenant, record.name), region)
+    arn = user_arn(record.tenant, record.name)
+    return Caller(record.tenant, record.id, record.scopes, arn, region, priority=record.priority)
 
 
 def _check_time(claim: Claim, now: float) -> None:

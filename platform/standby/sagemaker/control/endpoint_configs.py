@@ -9,19 +9,23 @@ from standby.domain.aws import AwsKind, AwsResource
 from standby.domain.endpoint import EndpointConfig, Variant
 from standby.domain.errors import InvalidInput, RevisionConflict
 from standby.domain.names import HIDDEN
+from standby.domain.traffic import TrafficPolicy
 from standby.sagemaker.control.config_rules import check_config
 from standby.sagemaker.control.context import ControlCall, Handler, Request
 from standby.sagemaker.control.images import container_of
 from standby.sagemaker.control.inspection import check_container
 from standby.sagemaker.control.listing import Listed, listed_page
 from standby.sagemaker.control.records import aws_key, create, hidden_name, remove
-from standby.sagemaker.control.tagging import policy_of, tags_of
+from standby.sagemaker.control.tagging import policy_of, tags_of, traffic_of
+from standby.sagemaker.control.traffic import traffic_from
 from standby.sagemaker.control.variants import production_variant_of, variant_of
 from standby.sagemaker.errors import validation
 
 CONFIG: Final = AwsKind.ENDPOINT_CONFIG
 # Where an endpoint's own config keeps the fields of the scale policy that did not come from the endpoint's tags.
 OVERRIDES: Final = "StandbyPolicy"
+# The same for tags of the traffic policy.
+TRAFFIC: Final = "StandbyTraffic"
 
 
 async def create_endpoint_config(call: ControlCall, request: Request) -> Request:
@@ -94,6 +98,7 @@ async def own_config(call: ControlCall, name: str, endpoint: str, tags: Mapping[
     if resource is None:
         return await _copied(call, name, endpoint)
     request, more = dict(resource.value.request), policy_of(resource.value.tags)
+    traffic = traffic_of(resource.value.tags)
     models = await _models(call, request["ProductionVariants"])
     overrides = {
         variant["VariantName"]: {**_policy(models.get(variant.get("ModelName", ""))), **more}
@@ -104,7 +109,8 @@ async def own_config(call: ControlCall, name: str, endpoint: str, tags: Mapping[
         name=hidden_name(endpoint),
         variants=_variants(call, _with_models(request["ProductionVariants"]), overrides, policy_of(tags)),
         created_at=call.records.moment(),
-        request={**request, "EndpointConfigName": name, OVERRIDES: overrides},
+        traffic=_traffic(traffic, tags),
+        request={**request, "EndpointConfigName": name, OVERRIDES: overrides, TRAFFIC: traffic},
     )
 
 
@@ -119,7 +125,21 @@ def with_tags(call: ControlCall, config: EndpointConfig, tags: Mapping[str, str]
     variants = [{**one, "ModelName": names[one["VariantName"]]} for one in given]
     endpoint = config.name.partition(HIDDEN)[0]
     made = _variants(call, variants, overrides, policy_of(tags))
-    return config.model_copy(update={"name": hidden_name(endpoint), "variants": made, "created_at": call.records.moment()})
+    changes = {
+        "name": hidden_name(endpoint),
+        "variants": made,
+        "traffic": _traffic(config.request.get(TRAFFIC, {}), tags),
+        "created_at": call.records.moment(),
+    }
+    return config.model_copy(update=changes)
+
+
+def _traffic(of_config: Mapping[str, str], of_endpoint: Mapping[str, str]) -> TrafficPolicy:
+    """Return the traffic policy: the endpoint's tags win. Raises AwsError where both together cannot be."""
+    try:
+        return traffic_from(of_config, traffic_of(of_endpoint))
+    except InvalidInput as error:
+        raise validation(str(error)) from error
 
 
 def config_name(config: EndpointConfig) -> str:

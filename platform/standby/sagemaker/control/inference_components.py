@@ -32,7 +32,8 @@ from standby.sagemaker.control.owned import is_of, remember
 from standby.sagemaker.control.quotas import check_quota, usage_of
 from standby.sagemaker.control.records import aws_key, create, hidden_name
 from standby.sagemaker.control.status import DELETING, FAILED, IN_SERVICE, endpoint_status, moving
-from standby.sagemaker.control.tagging import policy_of, tags_of
+from standby.sagemaker.control.tagging import policy_of, tags_of, traffic_of
+from standby.sagemaker.control.traffic import traffic_from
 from standby.sagemaker.errors import AwsError, validation
 
 ENDPOINT: Final = AwsKind.ENDPOINT
@@ -182,6 +183,7 @@ async def _config(call: ControlCall, name: str, wanted: Mapping[str, Any], tags:
         name=hidden_name(component_endpoint(name)),
         variants=(component_variant(wanted["VariantName"], model, specification, copies_of(wanted), overrides),),
         created_at=call.records.moment(),
+        traffic=traffic_from(traffic_of(tags)),
         request={"InferenceComponentName": name},
     )
 

@@ -21,7 +21,7 @@ from standby.sagemaker.control.context import ControlCall, Handler, Request
 from standby.sagemaker.control.inspection import check_container
 from standby.sagemaker.control.listing import Listed, listed_page
 from standby.sagemaker.control.records import aws_key, create, hidden_name, remove
-from standby.sagemaker.control.tagging import tags_of
+from standby.sagemaker.control.tagging import refuse_traffic, tags_of
 from standby.sagemaker.errors import validation
 
 MODEL: Final = AwsKind.MODEL
@@ -35,6 +35,7 @@ async def create_model(call: ControlCall, request: Request) -> Request:
     except InvalidInput as error:
         raise validation(str(error)) from error
     tags = tags_of(request.pop("Tags", None))
+    refuse_traffic(tags)
     records, now = call.records, call.records.moment()
     resource = AwsResource(
         tenant=call.tenant,

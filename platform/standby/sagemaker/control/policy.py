@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from standby.domain.endpoint import ScalePolicy
 from standby.domain.errors import InvalidInput
+from standby.sagemaker.control.traffic import TRAFFIC_TAGS
 from standby.sagemaker.runtime.dialects import HEARTBEAT_TAG
 
 TAG_PREFIX: Final = "standby:"
@@ -29,11 +30,11 @@ def from_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Return the policy's fields that the tags set. Raises InvalidInput for a tag of ours that does not exist."""
     found: dict[str, str] = {}
     for tag, value in tags.items():
-        if not tag.startswith(TAG_PREFIX) or tag in OTHER_TAGS:
+        if not tag.startswith(TAG_PREFIX) or tag in OTHER_TAGS or tag in TRAFFIC_TAGS:
             continue
         field = POLICY_TAGS.get(tag)
         if field is None:
-            known = ", ".join(sorted((*POLICY_TAGS, *OTHER_TAGS)))
+            known = ", ".join(sorted((*POLICY_TAGS, *TRAFFIC_TAGS, *OTHER_TAGS)))
             raise InvalidInput(f"there is no tag {tag[:80]!r}", remedy=f"known are: {known}")
         found[field] = value
     applied(ScalePolicy(max_instances=200), found)

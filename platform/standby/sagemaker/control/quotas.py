@@ -9,7 +9,7 @@ from typing import Final
 from standby.domain.access import Quotas
 from standby.domain.aws import is_component
 from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Variant
-from standby.domain.serving import variants_now
+from standby.domain.serving import parts_of, variants_now
 from standby.sagemaker.errors import AwsError
 
 _REMEDY: Final = (
@@ -49,12 +49,12 @@ def usage_of(variants: Iterable[Variant], *, endpoints: int = 1) -> Usage:
     """Return what an endpoint of these variants takes."""
     used = Usage(endpoints=endpoints)
     for variant in variants:
-        memory = (variant.memory_mb or 0) * variant.policy.max_instances
+        parts = [part for _, part in parts_of(variant)]
         serverless = variant.concurrency_limit is not None
         used += Usage(
             concurrency=variant.concurrency_limit or 0,
-            memory_mb=memory,
-            largest_mb=(variant.memory_mb or 0) if serverless else 0,
+            memory_mb=sum((part.memory_mb or 0) * part.policy.max_instances for part in parts),
+            largest_mb=max(part.memory_mb or 0 for part in parts) if serverless else 0,
         )
     return used
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from standby.domain.errors import InvalidInput
 from standby.sagemaker.control import policy
+from standby.sagemaker.control.traffic import traffic_tags
 from standby.sagemaker.errors import validation
 
 MOST_TAGS: Final = 50
@@ -24,6 +25,7 @@ def tags_of(given: Iterable[Mapping[str, Any]] | None) -> dict[str, str]:
             raise validation(f"System tags cannot be added/updated by requester: {name} begins with {_RESERVED}")
         found[name] = str(tag["Value"])
     policy_of(found)
+    traffic_of(found)
     return found
 
 
@@ -33,6 +35,23 @@ def policy_of(tags: Mapping[str, str]) -> dict[str, str]:
         return policy.from_tags(tags)
     except InvalidInput as error:
         raise validation(str(error)) from error
+
+
+def traffic_of(tags: Mapping[str, str]) -> dict[str, str]:
+    """Return those of the tags that say how traffic is treated. Raises AwsError."""
+    try:
+        return traffic_tags(tags)
+    except InvalidInput as error:
+        raise validation(str(error)) from error
+
+
+def refuse_traffic(tags: Mapping[str, str]) -> None:
+    """Raise AwsError for tags on a model that say how traffic is treated: an endpoint's traffic goes to several models."""
+    wrong = sorted(traffic_of(tags))
+    if wrong:
+        raise validation(
+            f"The tag {wrong[0]} says nothing of a model: give it to the endpoint configuration, the endpoint or the component."
+        )
 
 
 def merged(tags: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:

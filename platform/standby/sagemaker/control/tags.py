@@ -1,4 +1,4 @@
-"""Tags of models, endpoint configs and endpoints, by ARN. Tags of ours on an endpoint change its scale policy at once."""
+"""Tags of models, endpoint configs and endpoints, by ARN. Those of ours on an endpoint take effect at once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from standby.sagemaker.control.endpoint_configs import with_tags
 from standby.sagemaker.control.endpoint_updates import require_steady
 from standby.sagemaker.control.endpoints import change_companion, companion, store_config
 from standby.sagemaker.control.records import aws_key, create
-from standby.sagemaker.control.tagging import merged, policy_of, tags_of
+from standby.sagemaker.control.tagging import merged, policy_of, refuse_traffic, tags_of, traffic_of
 from standby.sagemaker.errors import validation
 from standby.sagemaker.shapes.paging import Listing
 
@@ -76,6 +76,8 @@ async def _changed(call: ControlCall, arn: str, change: _Change) -> _Tags:
         return await _changed_of_endpoint(call, name, change)
 
     def told(found: AwsResource) -> AwsResource:
+        if kind is AwsKind.MODEL:
+            refuse_traffic(change(found.tags))
         return found.model_copy(update={"tags": dict(change(found.tags)), "modified_at": call.records.moment()})
 
     after = await call.records.change_resource(call.tenant, kind, name, told)
@@ -94,20 +96,19 @@ async def _changed_of_endpoint(call: ControlCall, name: str, change: _Change) ->
     endpoint = await _endpoint(call, name)
     before = (await companion(call, endpoint)).tags
     after = dict(change(before))
-    policy = policy_of(after)
-    if policy != policy_of(before):
+    if (policy_of(after), traffic_of(after)) != (policy_of(before), traffic_of(before)):
         await _move(call, endpoint, after)
     await change_companion(call, endpoint, {"tags": after})
     return after
 
 
 async def _move(call: ControlCall, endpoint: Endpoint, tags: _Tags) -> None:
-    """Give the endpoint its config anew, with the policy that its tags make; the models are the same, so nothing restarts."""
+    """Give the endpoint its config anew, with the policies that its tags make; the models are the same, so nothing restarts."""
     entry = await call.records.config(call.tenant, endpoint.config)
     made = None if entry is None else with_tags(call, entry.value, tags)
     if entry is None or made is None or made is entry.value:
         raise validation(
-            f"The scale policy of endpoint {endpoint.name} cannot be changed by tags: it was not made by a client of AWS's."
+            f"The policy of endpoint {endpoint.name} cannot be changed by tags: it was not made by a client of AWS's."
         )
     require_steady(call, endpoint)
     await store_config(call, made)

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from standby.domain import access
+from standby.domain.ask import Ask
 from standby.domain.aws import is_component
 from standby.domain.errors import EndpointNotFound, InvalidInput
+from standby.domain.priority import Priority
 from standby.sagemaker.auth import refusals
 from standby.sagemaker.errors import AwsError
-from standby.sagemaker.runtime import answers, forms, routes
+from standby.sagemaker.runtime import answers, asks, forms, routes
 from standby.sagemaker.runtime.answers import Place
 from standby.sagemaker.runtime.components import Components
 from standby.sagemaker.runtime.contract import (
     Arrival,
     AsgiScope,
+    Asker,
     Authenticator,
     ContainerAnswered,
     Invoker,
@@ -55,13 +58,15 @@ class Request(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request that was understood."""
+    """A request that was understood; ``priority`` is that of the caller's key."""
 
     target: Target
     payload: dict[str, Any]
     call: forms.EngineCall
     body: bytes
     session: str | None
+    ask: Ask
+    priority: Priority | None
 
 
 @dataclass(frozen=True)
@@ -77,18 +82,22 @@ class Understanding:
     async def of(self, request: Request) -> Asked:
         """Return what is asked, with its body read. Raises AwsError, the domain's errors, ContainerAnswered."""
         route = request.route
-        tenant, body = await self.caller(request)
+        asker, body = await self.caller(request)
         wished = routes.wishes(route, request.scope["headers"])
-        target = self._find(request, tenant, wished)
+        urgency = asks.wished_priority(request.headers.get(asks.PRIORITY_HEADER))
+        target = self._find(request, asker.tenant, wished)
         if body is None:
             # The endpoint is looked up before the body is read: an unknown name costs nothing.
             body = await self.invoker.read(request.scope, request.receive, self.limits.body_bytes)
         if target.serverless and len(body) > self.limits.serverless_bytes:
             raise answers.too_large(len(body), self.limits.serverless_bytes, "request body")
-        return self._form(request, target, body, wished.session)
+        payload, call = self._form(request, target, body)
+        ask = asks.ask_of(payload, call.body, wished=urgency, adapter=asks.adapter_in(payload.get("model"), target.served_name))
+        call = call._replace(body=asks.asking_usage(payload, call.body, ask))
+        return Asked(target, payload, call, body, wished.session, ask, asker.priority)
 
-    async def caller(self, request: Request) -> tuple[str, bytes | None]:
-        """Return for whom a request acts, and its body where a signature covers it, else None: it is not read yet.
+    async def caller(self, request: Request) -> tuple[Asker, bytes | None]:
+        """Return who asks, and the request's body where a signature covers it, else None: it is not read yet.
 
         Raises AwsError and the domain's errors.
         """
@@ -98,13 +107,13 @@ class Understanding:
         body: bytes | None = None
         authorization = request.headers.get(b"authorization", b"")
         if authorization[: len(_BEARER)].lower() == _BEARER:
-            tenant = self._bearer(request, authorization[len(_BEARER) :].strip())
+            asker = self._bearer(request, authorization[len(_BEARER) :].strip())
         else:
             self._may_be_signed(request, authorization)
             body = await self.invoker.read(scope, request.receive, self.limits.body_bytes)
-            tenant = self._signed(request, body)
-        request.place.tenant = tenant
-        return tenant, body
+            asker = self._signed(request, body)
+        request.place.tenant = asker.tenant
+        return asker, body
 
     def _find(self, request: Request, tenant: str, wished: routes.Wishes) -> Target:
         endpoint, component = request.route.endpoint, request.route.component or wished.component
@@ -118,14 +127,14 @@ class Understanding:
             routes.check_name(request.route)
             raise
 
-    def _bearer(self, request: Request, token: bytes) -> str:
+    def _bearer(self, request: Request, token: bytes) -> Asker:
         if not token.startswith(_SAGEMAKER_TOKEN):
-            return self.invoker.tenant(request.scope)
+            return self.invoker.asker(request.scope)
         if self.authenticator is None:
             raise refusals.unknown_client()
         caller = self.authenticator.authenticate_bearer(token.decode("latin-1"), self.wall())
         self._may_invoke(request, caller.tenant, caller.arn, caller.scopes)
-        return caller.tenant
+        return Asker(caller.tenant, caller.priority)
 
     def _may_be_signed(self, request: Request, authorization: bytes) -> None:
         """Refuse before the body is read what cannot be a signed request of an operation that takes them."""
@@ -136,7 +145,7 @@ class Understanding:
                 "AccessDeniedException", "This route takes bearer tokens, no signatures: send Authorization: Bearer …", 403
             )
 
-    def _signed(self, request: Request, body: bytes) -> str:
+    def _signed(self, request: Request, body: bytes) -> Asker:
         if self.authenticator is None:
             raise refusals.unknown_client()
         scope = request.scope
@@ -144,7 +153,7 @@ class Understanding:
             scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], body, now=self.wall()
         )
         self._may_invoke(request, caller.tenant, caller.arn, caller.scopes)
-        return caller.tenant
+        return Asker(caller.tenant, caller.priority)
 
     def _may_invoke(self, request: Request, tenant: str, arn: str, scopes: Any) -> None:
         request.place.tenant = tenant
@@ -152,23 +161,17 @@ class Understanding:
             action = "InvokeEndpoint" if request.route.operation is Operation.OPENAI else request.route.operation.value
             raise refusals.denied(arn, f"sagemaker:{action}", request.place.arn)
 
-    def _form(self, request: Request, target: Target, body: bytes, session: str | None) -> Asked:
+    def _form(self, request: Request, target: Target, body: bytes) -> tuple[dict[str, Any], forms.EngineCall]:
         if request.route.operation is Operation.OPENAI:
             payload = forms.parse_object(body)
-            call = forms.EngineCall(
-                forms.Form.MESSAGES,
-                forms.CHAT_PATH,
-                forms.named(payload, body, target.served_name),
-                payload.get("stream") is True,
-            )
-            return Asked(target, payload, call, body, session)
+            named = forms.named(payload, body, target.served_name)
+            return payload, forms.EngineCall(forms.Form.MESSAGES, forms.CHAT_PATH, named, payload.get("stream") is True)
         try:
             payload = forms.parse_object(body)
-            call = forms.engine_call(payload, body, target.served_name)
+            return payload, forms.engine_call(payload, body, target.served_name)
         except InvalidInput as error:
             # A container would say this: what is in a body is between it and the caller.
             raise _as_container(error, request.headers.get(b"content-type", b"")) from None
-        return Asked(target, payload, call, body, session)
 
 
 def _as_container(error: InvalidInput, content_type: bytes) -> ContainerAnswered:

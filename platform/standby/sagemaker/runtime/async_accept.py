@@ -20,6 +20,7 @@ from standby.sagemaker.errors import AwsError, runtime_validation
 from standby.sagemaker.runtime import answers
 from standby.sagemaker.runtime.answers import Place
 from standby.sagemaker.runtime.asking import Request, Understanding
+from standby.sagemaker.runtime.asks import PRIORITY_HEADER, wished_priority
 from standby.sagemaker.runtime.async_context import AsyncContext, Served
 from standby.sagemaker.runtime.async_places import Claim, check_place, claims_of
 from standby.sagemaker.runtime.async_request import OPERATION, accepted, outputs_of, parse, repeatable_id
@@ -73,7 +74,9 @@ class AsyncService:
 
     async def accept(self, request: Request) -> AsyncInvocation:
         """Return the invocation once nothing can lose it any more. Raises AwsError and the domain's errors."""
-        tenant, body = await self.understanding.caller(request)
+        asker, body = await self.understanding.caller(request)
+        tenant = asker.tenant
+        wished = wished_priority(request.headers.get(PRIORITY_HEADER))
         served = self._served(request, tenant)
         outputs = outputs_of(served.config, served.endpoint.name)
         if body is None:
@@ -93,7 +96,7 @@ class AsyncService:
             inference_id=inference_id,
             now=self.context.now(),
             options=served.options,
-        )
+        ).model_copy(update={"wished": wished, "key_priority": asker.priority})
         self._check_places(invocation, served)
         return await self._queued(invocation, body)
 

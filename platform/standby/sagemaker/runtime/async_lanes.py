@@ -46,9 +46,10 @@ class AsyncLanes:
         self._task = asyncio.create_task(self._run())
 
     async def stop(self) -> None:
-        """End; what is under way goes back into the queue at once."""
-        if self._task is not None:
-            await host_tasks.end([self._task])
+        """End; what is under way goes back into the queue at once, and a later knock begins nothing."""
+        task, self._task = self._task, None
+        if task is not None:
+            await host_tasks.end([task])
         await host_tasks.end(self._running.values())
         self._running.clear()
         self._show({})

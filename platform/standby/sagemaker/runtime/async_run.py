@@ -9,7 +9,7 @@ from typing import Final
 from standby.domain.async_invocation import AsyncInvocation
 from standby.domain.errors import EngineDied, InvalidInput
 from standby.host import tasks as host_tasks
-from standby.sagemaker.runtime import forms
+from standby.sagemaker.runtime import asks, forms
 from standby.sagemaker.runtime.answers import Place
 from standby.sagemaker.runtime.contract import (
     Answer,
@@ -50,6 +50,8 @@ class Execution:
         except InvalidInput as error:
             # A container would say this.
             raise ContainerAnswered(400, str(error).encode()) from None
+        adapter = asks.adapter_in(payload.get("model"), target.served_name)
+        ask = asks.ask_of(payload, call.body, wished=work.wished, adapter=adapter)
         kept = Captured(self.body_bytes, place_of(work, self.region))
         outlet: Outlet = kept
         inputs = call.form is forms.Form.INPUTS
@@ -61,11 +63,13 @@ class Execution:
         job = Job(
             call.path,
             _headers(work, inputs=inputs),
-            call.body,
+            asks.asking_usage(payload, call.body, ask),
             [],
             work.limit_s,
             aws=True,
             whole=not isinstance(outlet, Translated),
+            ask=ask,
+            priority=work.key_priority,
         )
         await self._ask(target, arrival, job, outlet)
         answer = kept.answer()

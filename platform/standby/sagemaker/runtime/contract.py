@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMap
 from typing import Any, NamedTuple, Protocol
 
 from standby.domain.access import Scope as KeyScope
+from standby.domain.ask import NOTHING, Ask
 from standby.domain.aws import AwsResource
+from standby.domain.priority import Priority
 
 Headers = list[tuple[bytes, bytes]]
 AsgiScope = MutableMapping[str, Any]
@@ -22,6 +24,13 @@ class Arrival(NamedTuple):
     arrived_at: float
     request_id: str
     echoed: bytes
+
+
+class Asker(NamedTuple):
+    """For whom a request acts, and the priority of the key that it came with, if it has one."""
+
+    tenant: str
+    priority: Priority | None = None
 
 
 class Target(NamedTuple):
@@ -44,7 +53,8 @@ class Job(NamedTuple):
 
     ``limit_s`` counts from the moment in which the request is sent to the engine; None: no limit. ``aws``: the answer names
     the variant and its session, ``session`` is the one that the caller asks for. ``whole``: the answer goes to no client before
-    it is complete.
+    it is complete. ``ask`` are the facts of the body, with the priority that the caller wishes for; ``priority`` is that of
+    the caller's key, if it has one.
     """
 
     path: str
@@ -55,6 +65,8 @@ class Job(NamedTuple):
     aws: bool = False
     session: str | None = None
     whole: bool = False
+    ask: Ask = NOTHING
+    priority: Priority | None = None
 
 
 class Answer(NamedTuple):
@@ -92,6 +104,10 @@ class Caller(Protocol):
     @property
     def scopes(self) -> Collection[KeyScope]:
         """What the key may be used for."""
+
+    @property
+    def priority(self) -> Priority | None:
+        """The key's own priority."""
 
 
 class Authenticator(Protocol):
@@ -134,8 +150,8 @@ class Invoker(Protocol):
     def refused(self, code: str) -> None:
         """Count a request that ended before its endpoint was known."""
 
-    def tenant(self, scope: AsgiScope) -> str:
-        """Return the tenant of a bearer key of ours. Raises NotAuthenticated, Forbidden."""
+    def asker(self, scope: AsgiScope) -> Asker:
+        """Return for whom a bearer key of ours acts. Raises NotAuthenticated, Forbidden."""
 
     def read(self, scope: AsgiScope, receive: Receive, limit: int) -> Awaitable[bytes]:
         """Return the body. Raises PayloadTooLarge."""

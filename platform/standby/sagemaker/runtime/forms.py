@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 import pydantic_core
 
 from standby.domain.errors import EngineError, InvalidInput, MalformedJson
+from standby.sagemaker.runtime.asks import adapter_in
 from standby.sagemaker.runtime.dialects import Dialect, Family
 
 CHAT_PATH: Final = "/v1/chat/completions"
@@ -84,11 +85,14 @@ def engine_call(payload: Mapping[str, Any], body: bytes, served_name: str) -> En
 
 
 def named(payload: Mapping[str, Any], body: bytes, served_name: str) -> bytes:
-    """Return ``body``, with its ``model`` put right where it names another one; an empty name means any."""
+    """Return ``body``, with its ``model`` put right where it names another one; an empty name means any.
+
+    ``served name:ADAPTER`` becomes ``ADAPTER``: engines know an adapter by its own name.
+    """
     model = payload.get("model")
     if not model or model == served_name:
         return body
-    return pydantic_core.to_json({**payload, "model": served_name})
+    return pydantic_core.to_json({**payload, "model": adapter_in(model, served_name) or served_name})
 
 
 def _from_inputs(payload: Mapping[str, Any], *, stream: bool) -> bytes:

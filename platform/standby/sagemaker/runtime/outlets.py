@@ -33,8 +33,11 @@ class Outlet:
         self._refusal: int | None = None
         self._refused = b""
 
-    async def __call__(self, message: Message) -> None:
+    def __call__(self, message: Message) -> Awaitable[None]:
         """Take one message of the answer."""
+        return self._take(message)
+
+    async def _take(self, message: Message) -> None:
         if self._refusal is not None:
             self._collect(message)
         elif message["type"] != "http.response.start":

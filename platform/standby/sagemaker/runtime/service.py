@@ -30,6 +30,7 @@ from standby.sagemaker.runtime.contract import (
 from standby.sagemaker.runtime.dialects import Declared
 from standby.sagemaker.runtime.joined import MAX_ID, Key, Result, Run, Runs, may_come_again
 from standby.sagemaker.runtime.lines import LineWriter
+from standby.sagemaker.runtime.openai_outlet import OpenAIOutlet
 from standby.sagemaker.runtime.outlets import Captured, Events, Outlet, Translated
 from standby.sagemaker.runtime.routes import Operation, RuntimeRoute
 from standby.sagemaker.shapes.faults import error_answer
@@ -40,7 +41,7 @@ _JSON: Final = (b"content-type", b"application/json")
 
 @dataclass(frozen=True)
 class RuntimeService:
-    """``monotonic`` is a clock in seconds."""
+    """``monotonic`` is a clock in seconds; ``heartbeat_s`` is for streams on the OpenAI route, None: no heartbeats."""
 
     invoker: Invoker
     understanding: Understanding
@@ -49,6 +50,7 @@ class RuntimeService:
     region: str
     runs: Runs
     monotonic: Callable[[], float]
+    heartbeat_s: float | None = None
 
     async def __call__(self, route: RuntimeRoute, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -71,6 +73,8 @@ class RuntimeService:
     def _carry_out(self, request: Request, asked: Asked) -> Awaitable[None]:
         if request.route.operation is Operation.STREAM:
             return self._stream(request, asked)
+        if asked.call.stream and asked.call.form is not forms.Form.INPUTS:
+            return self._openai_stream(request, asked)
         client = Outlet(request.send)
         if request.route.operation is Operation.OPENAI:
             return self._direct(request, asked, client, client)
@@ -90,6 +94,16 @@ class RuntimeService:
             answer = await self._whole(request, asked)
         if answer is not None:
             await _send_answer(request, answer)
+
+    async def _openai_stream(self, request: Request, asked: Asked) -> None:
+        # An AWS SDK repeats what was refused with a status: InvokeEndpoint's head waits for the engine's.
+        heartbeat = self.heartbeat_s if request.route.operation is Operation.OPENAI else None
+        headers = [(b"x-request-id", request.arrival.echoed), *_about(request, asked.target)]
+        client = OpenAIOutlet(request.send, headers, self.monotonic, heartbeat)
+        try:
+            await self._direct(request, asked, client, client)
+        finally:
+            client.close()
 
     async def _stream(self, request: Request, asked: Asked) -> None:
         tag = self.declared.heartbeat(asked.target.tenant, request.route.endpoint)
@@ -163,7 +177,17 @@ class RuntimeService:
         headers = [_JSON] if inputs else routes.container_headers(request.route, request.scope["headers"])
         limit = self.limits.stream_s if asked.call.stream else self.limits.invocation_s
         extra = [(b"x-amzn-requestid", request.arrival.request_id.encode())]
-        return Job(asked.call.path, headers, asked.call.body, extra, limit, aws=True, session=asked.session)
+        return Job(
+            asked.call.path,
+            headers,
+            asked.call.body,
+            extra,
+            limit,
+            aws=True,
+            session=asked.session,
+            ask=asked.ask,
+            priority=asked.priority,
+        )
 
     # ---- retries -----------------------------------------------------------------------------------------------
 

@@ -119,11 +119,16 @@ class ProbeResult(Value):
 
 
 class EngineLoad(Value):
-    """What an engine says of its work. ``progress`` grows with every step of it (e.g. tokens); None: it cannot say."""
+    """What an engine says of its work. ``progress`` grows with every step of it (e.g. tokens); None: it cannot say.
+
+    ``kv_used`` is the share of its own key-value cache that running requests hold, 0 to 1; None: it cannot say. It is not
+    the used share of a GPU's memory, which says nothing of room: vLLM and TensorRT-LLM fill the GPU by design at the start.
+    """
 
     running: int = 0
     waiting: int = 0
     progress: float | None = None
+    kv_used: float | None = Field(default=None, ge=0, le=1)
 
 
 class SuspendResult(Value):
@@ -160,6 +165,9 @@ class EngineAdapter(Protocol):
     def uses_compile_cache(self, options: Options) -> bool:
         """Return whether an engine with these options fills ``EngineSpec.cache_dir``, and starts faster from it."""
 
+    def prioritised(self, options: Options) -> bool:
+        """Return whether an engine with these options works by the priority that a request names."""
+
     def estimate_bytes(self, manifest: Manifest, options: Options, slots: int) -> int:
         """Return the host memory in bytes that an awake instance will need: weights, key-value cache, buffers."""
 
@@ -176,6 +184,9 @@ class EngineAdapter(Protocol):
 
     async def load(self, handle: EngineHandle, deadline_s: float) -> EngineLoad:
         """Return what the engine says of its work. Raises EngineError when it does not answer in time."""
+
+    async def adapters(self, handle: EngineHandle, deadline_s: float) -> tuple[str, ...]:
+        """Return the LoRA adapters that it has loaded; none where it knows none or cannot say. Raises EngineError."""
 
     async def suspend(self, handle: EngineHandle, *, depth: int = 1) -> SuspendResult:
         """Stop the process and give its memory back. The caller has drained it. Raises EngineError.

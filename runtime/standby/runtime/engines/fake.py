@@ -47,6 +47,14 @@ class FakeEngine(ProcessEngine):
     def check(self, options: Options) -> None:
         """Accept everything: the knobs are the program's own business."""
 
+    def prioritised(self, options: Options) -> bool:
+        """As its knob ``priority`` says."""
+        return bool(options.get("priority"))
+
+    async def adapters(self, handle: EngineHandle, deadline_s: float) -> tuple[str, ...]:  # noqa: ARG002 - protocol
+        """As its knob ``adapters`` says, joined by commas."""
+        return tuple(name for name in str(handle.spec.options.get("adapters", "")).split(",") if name)
+
     def estimate_bytes(self, manifest: Manifest, options: Options, slots: int) -> int:  # noqa: ARG002 - protocol
         """Return the size of the artifact, what it is told to allocate, and a small base."""
         return manifest.unpacked_bytes + int(options.get("allocate_mib", 0)) * 2**20 + _BASE_BYTES
@@ -68,6 +76,7 @@ class FakeEngine(ProcessEngine):
             running=round(figures["fake:requests_running"]),
             waiting=round(figures["fake:requests_waiting"]),
             progress=figures["fake:tokens_total"],
+            kv_used=figures.get("fake:kv_used"),
         )
 
     async def suspend(self, handle: EngineHandle, *, depth: int = 1) -> SuspendResult:  # noqa: ARG002 - it knows one way only

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from standby.domain.errors import ConfigurationError
 from standby.domain.model import EngineKind, Manifest
@@ -85,12 +85,16 @@ class LlamaCpp(ProcessEngine):
         return {**super().probe_payload(handle, prompt, tokens, margins=margins), "cache_prompt": True}
 
     async def load(self, handle: EngineHandle, deadline_s: float) -> EngineLoad:
-        """Read the busy slots, and as progress all tokens taken in and given out."""
-        figures = await self.metrics(handle, deadline_s)
+        """Read the busy slots, and as progress all tokens taken in and given out.
+
+        Its metrics say nothing of the cache any more; its slots do, and are asked at the same moment.
+        """
+        figures, used = await asyncio.gather(self.metrics(handle, deadline_s), _kv_used(handle, deadline_s))
         return EngineLoad(
             running=round(figures.get("llamacpp:requests_processing", 0)),
             waiting=round(figures.get("llamacpp:requests_deferred", 0)),
             progress=figures.get("llamacpp:prompt_tokens_total", 0) + figures.get("llamacpp:tokens_predicted_total", 0),
+            kv_used=used,
         )
 
     def command(self, spec: EngineSpec, socket: Path, folder: Path) -> Sequence[str]:
@@ -132,6 +136,20 @@ def _kept(spec: EngineSpec) -> str:
     cached = [page_cache_bytes(Path(file)) for file in _model_files(spec)]
     bytes_kept = sum(part or 0 for part in cached)
     return f"{bytes_kept} bytes of the weights stay in the page cache" if bytes_kept else ""
+
+
+async def _kv_used(handle: EngineHandle, deadline_s: float) -> float | None:
+    """Return the share of all slots' contexts that running requests hold; None where the engine does not say."""
+    try:
+        async with asyncio.timeout(deadline_s):
+            answer = await request(handle.address, "GET", "/slots")
+        slots: Any = answer.json()
+        # What an idle slot keeps of its last prompt is no load: it gives way to the next request.
+        held = sum(int(slot.get("n_prompt_tokens", 0)) for slot in slots if slot.get("is_processing"))
+        room = sum(int(slot["n_ctx"]) for slot in slots)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # whatever the answer is, it says nothing
+        return None
+    return min(1.0, held / room) if room > 0 else None
 
 
 async def _idle(handle: EngineHandle) -> bool:

@@ -173,6 +173,16 @@ class ProcessEngine(ABC):
         del handle, deadline_s
         return EngineLoad()
 
+    def prioritised(self, options: Options) -> bool:
+        """It knows no priorities; an engine that does says so."""
+        del options
+        return False
+
+    async def adapters(self, handle: EngineHandle, deadline_s: float) -> tuple[str, ...]:
+        """It has none; an engine that can have some asks."""
+        del handle, deadline_s
+        return ()
+
     async def metrics(self, handle: EngineHandle, deadline_s: float) -> dict[str, float]:
         """Return the engine's own Prometheus figures, the series of one name added up. Raises EngineError."""
         try:

@@ -102,6 +102,10 @@ class TensorRtLlm(ProcessEngine):
                 remedy="leave the option out, or use a newer TensorRT-LLM",
             )
 
+    def prioritised(self, options: Options) -> bool:
+        """Return whether its waiting queue is ordered by priority."""
+        return TensorRtLlmOptions.parse(options).priority
+
     def estimate_bytes(self, manifest: Manifest, options: Options, slots: int) -> int:  # noqa: ARG002 - protocol
         """Host memory: weights while they are loaded (and while it sleeps), blocks kept on the host, each rank's base."""
         parsed = TensorRtLlmOptions.parse(options)
@@ -293,9 +297,17 @@ def _load_of(record: Mapping[str, Any]) -> EngineLoad:
             running=int(record.get("numActiveRequests", 0)),
             waiting=int(record.get("numQueuedRequests", 0)),
             progress=float(record.get("iter", 0)),
+            kv_used=_blocks_used(record.get("kvCacheStats")),
         )
     except (TypeError, ValueError) as error:
         raise EngineError(f"engine's iteration record cannot be read: {str(record)[:_SHOWN_BYTES]}") from error
+
+
+def _blocks_used(stats: object) -> float | None:
+    if not isinstance(stats, Mapping):
+        return None
+    most, used = float(stats.get("maxNumBlocks", 0)), float(stats.get("usedNumBlocks", 0))
+    return min(1.0, max(0.0, used / most)) if most > 0 else None
 
 
 async def _ask(handle: EngineHandle, path: str, deadline_s: float) -> Answer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -10,10 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from standby.domain.errors import EngineError, ForkFailed, InvalidInput
 from standby.domain.model import EngineKind, Manifest
+from standby.runtime.engine_http import request
 from standby.runtime.engines.base import Capabilities, EngineHandle, EngineLoad, EngineSpec, Options, SuspendResult
 from standby.runtime.engines.child_protocol import READY_FD_VARIABLE, SLEEP
 from standby.runtime.engines.process_engine import ProcessEngine
@@ -101,6 +103,22 @@ class Vllm(ProcessEngine):
         if not self._program.on_gpu and parsed.devices > 1:
             raise InvalidInput(f"devices={parsed.devices}: this vLLM computes on a processor", remedy="leave the option out")
 
+    def prioritised(self, options: Options) -> bool:
+        """Return whether it schedules by priority: it refuses other numbers than 0 where it does not."""
+        return VllmOptions.parse(options).priority
+
+    async def adapters(self, handle: EngineHandle, deadline_s: float) -> tuple[str, ...]:
+        """Read them from its list of models, where each names the model that it belongs to. Raises EngineError."""
+        if not VllmOptions.parse(handle.spec.options).enable_lora:
+            return ()
+        try:
+            async with asyncio.timeout(deadline_s):
+                answer = await request(handle.address, "GET", "/v1/models")
+            said: Any = answer.json()
+            return tuple(str(card["id"]) for card in said["data"] if card.get("parent"))
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:  # TimeoutError is an OSError
+            raise EngineError(f"engine did not tell its adapters within {deadline_s:g} s: {error!r}") from error
+
     def estimate_bytes(self, manifest: Manifest, options: Options, slots: int) -> int:
         """Host memory in bytes; on a GPU the weights while they are loaded, or kept while it sleeps."""
         parsed = VllmOptions.parse(options)
@@ -151,6 +169,7 @@ class Vllm(ProcessEngine):
             running=round(figures.get("vllm:num_requests_running", 0)),
             waiting=round(figures.get("vllm:num_requests_waiting", 0)),
             progress=figures.get("vllm:iteration_tokens_total_count", tokens),
+            kv_used=_share(figures.get("vllm:kv_cache_usage_perc")),
         )
 
     async def suspend(self, handle: EngineHandle, *, depth: int = 1) -> SuspendResult:
@@ -221,6 +240,10 @@ class Vllm(ProcessEngine):
         except EngineError:  # an engine that does not answer is treated as one that works
             return False
         return not load.running and not load.waiting
+
+
+def _share(found: float | None) -> float | None:
+    return None if found is None else min(1.0, max(0.0, found))
 
 
 async def _until_stopped(handle: EngineHandle) -> None:

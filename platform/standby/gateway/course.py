@@ -1,0 +1,143 @@
+"""One request under way: who may end its task and why it was ended, and what is noted of it until its trace is made."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from standby.domain.priority import Priority
+from standby.domain.traffic import Tier
+from standby.gateway.accounts import Account
+from standby.gateway.desk import Desk
+from standby.gateway.metering import Meter, Usage
+from standby.gateway.poison import Kept
+from standby.gateway.tiers import priority_of
+from standby.gateway.traces import AttemptTrace, RequestTrace
+from standby.sagemaker.runtime.contract import Arrival, Job, Send
+
+OnGone = Callable[[Callable[[], None]], None]
+
+
+class Course:
+    """Who may end a request's task, and why it was cancelled, if it was."""
+
+    __slots__ = ("_on_gone", "_task", "expired", "gone", "loop", "over")
+
+    def __init__(self, task: asyncio.Task[Any], on_gone: OnGone | None) -> None:
+        self._task = task
+        self._on_gone = on_gone
+        self.loop = task.get_loop()
+        self.gone = self.expired = self.over = False
+
+    def left_soon(self) -> None:
+        """The caller has left, as the server says."""
+        self.loop.call_soon(self._left)
+
+    def expire(self) -> None:
+        """The engine had its time."""
+        self.expired = True
+        self._task.cancel()
+
+    def _left(self) -> None:
+        if self.over:
+            return
+        if self._on_gone is None:
+            self._end()
+        else:
+            self._on_gone(self._end)
+
+    def _end(self) -> None:
+        if not self.over:
+            self.gone = True
+            self._task.cancel()
+
+
+class Work:
+    """A request at a desk. All its attempts belong to one account and one meter: it is counted once.
+
+    ``tried``: instances that have failed it; ``retried``: it has had its one retry; ``running_s``: how long it was with
+    engines, which is no waiting; ``limit_at``: when the engine's time is over; ``mark``: its fingerprint, once it was
+    needed; ``suspect``: an engine has died with it, among others; ``quarantined``: no other suspect is running.
+    """
+
+    __slots__ = (
+        "account",
+        "arrival",
+        "asked",
+        "attempts",
+        "desk",
+        "ending",
+        "first_byte_s",
+        "job",
+        "limit_at",
+        "mark",
+        "meter",
+        "priority",
+        "quarantined",
+        "queue_reason",
+        "retried",
+        "running_s",
+        "suspect",
+        "tier",
+        "tried",
+        "usage",
+        "waited_s",
+        "words",
+    )
+
+    def __init__(self, desk: Desk, account: Account, arrival: Arrival, job: Job, send: Send) -> None:
+        traffic = desk.route.traffic
+        self.desk = desk
+        self.account = account
+        self.arrival = arrival
+        self.job = job
+        self.meter = Meter(send, job.ask)
+        self.tier: Tier = traffic.tier
+        self.priority: Priority = priority_of(traffic.priority, job.ask.wished, job.priority)
+        self.attempts: tuple[AttemptTrace, ...] = ()
+        self.asked = 0
+        self.tried: frozenset[str] = frozenset()
+        self.retried = self.suspect = self.quarantined = False
+        self.limit_at: float | None = None
+        self.mark = ""
+        self.running_s = self.waited_s = 0.0
+        self.first_byte_s: float | None = None
+        self.queue_reason = ""
+        self.usage: Usage | None = None
+        # Only a bug leaves it so.
+        self.ending, self.words = "internal_error", ""
+
+    @property
+    def who(self) -> Kept:
+        """What the book of poison requests knows it by, beside its fingerprint."""
+        endpoint = self.desk.route.endpoint
+        return Kept(endpoint.tenant, endpoint.name, len(self.job.body))
+
+    def next_id(self) -> str:
+        """Return the id of the next attempt: no two live requests of an engine have the same one (field case B34)."""
+        self.asked += 1
+        return self.arrival.request_id if self.asked == 1 else f"{self.arrival.request_id}.{self.asked}"
+
+    def ended(self, outcome: str, words: str = "") -> None:
+        """Count the request by how it ended, once."""
+        self.ending, self.words = outcome, words
+        self.account.ended(outcome)
+
+    def trace(self, now: float) -> RequestTrace:
+        """Return what became of it."""
+        arrival = self.arrival
+        lasted_s = now - arrival.arrived
+        return RequestTrace(
+            arrival,
+            self.desk.route,
+            self.priority,
+            self.waited_s if self.asked else lasted_s,
+            self.queue_reason,
+            self.attempts,
+            self.ending,
+            self.words,
+            lasted_s,
+            self.first_byte_s,
+            self.usage,
+        )

@@ -1,0 +1,74 @@
+"""One ready instance in one gateway's eyes: its record, its breaker, its pace, and how many requests it gets at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from standby.domain.instance import Instance
+from standby.domain.traffic import TrafficPolicy
+from standby.gateway import breaker, concurrency, pace
+from standby.gateway.breaker import BreakerState, Permit, Phase
+from standby.gateway.concurrency import Limit
+from standby.gateway.pace import Pace
+from standby.gateway.prefix import seed_of
+from standby.gateway.router import Candidate
+
+
+@dataclass(slots=True)
+class ReadyInstance:
+    """``seen``: when this gateway learnt of its present epoch, with which everything about it begins anew.
+
+    ``slots`` are those in use, at most the door's. ``unreached``: the last request's connection failed or its engine did.
+    """
+
+    record: Instance
+    seen: float
+    traffic: TrafficPolicy = field(default_factory=TrafficPolicy)
+    blocked_until: float = 0.0
+    breaker: BreakerState = field(init=False)
+    pace: Pace = pace.UNKNOWN
+    limit: Limit = field(init=False)
+    speed: float = 1.0
+    slots: int = field(init=False)
+    seed: int = field(init=False)
+    pressed: bool = field(init=False)
+    unreached: bool = False
+
+    def __post_init__(self) -> None:
+        self.breaker = breaker.closed(self.traffic.breaker)
+        self.limit = concurrency.fresh(self.record.slots)
+        self.seed = seed_of(self.record.id)
+        self.take_up(self.record, self.traffic)
+
+    def take_up(self, record: Instance, traffic: TrafficPolicy) -> None:
+        """Take up what its node says of it, or another policy."""
+        if record.slots != self.record.slots or not traffic.adaptive_concurrency:
+            self.limit = concurrency.fresh(record.slots)
+        self.record, self.traffic = record, traffic
+        self.slots = self.limit.whole
+        pressure = record.memory_pressure
+        self.pressed = pressure is not None and pressure > traffic.hybrid.memory_limit
+
+    def may_run(self, limit: Limit) -> None:
+        """Let so many requests in at once from now on."""
+        self.limit = limit
+        self.slots = limit.whole
+
+    def candidate(self, outstanding: int, now: float, guarded: bool) -> Candidate:
+        """Return it as the router compares it; ``guarded``: its breaker counts."""
+        record = self.record
+        return Candidate(
+            record.id,
+            outstanding,
+            self.slots,
+            self.blocked_until,
+            self.speed,
+            self.pace.health,
+            None if not guarded or self.breaker.phase is Phase.CLOSED else self.permit(now),
+            record.adapters,
+            self.pressed,
+        )
+
+    def permit(self, now: float) -> Permit:
+        """Return what its breaker says."""
+        return breaker.allows(self.breaker, self.traffic.breaker, now)

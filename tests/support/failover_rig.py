@@ -1,0 +1,185 @@
+"""A gateway before a real door with several engines, each of which can be told how to fail, and can end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from standby.domain.endpoint import ScalePolicy, Variant
+from standby.domain.traffic import TrafficPolicy
+from standby.gateway.breaker import Phase
+from standby.gateway.dispatch import Dispatcher
+from standby.gateway.relay import DoorClient
+from standby.gateway.traces import RequestTrace
+from standby.warm_pool.door import Door, DoorLimits
+from support.builders import TENANT, an_instance
+from support.door_rig import SLOTS, TOKEN, Rig
+from support.gateway_rig import GatewayRig, gateway_rig
+from support.raw_http import RawAnswer
+from support.upstream import Call, Upstream, upstream
+
+EPOCH = 7
+QUICK = DoorLimits(first_byte_s=0.3, between_bytes_s=0.3, check_every_s=0.05)
+BOOM = b"BOOM"
+
+
+@dataclass
+class Replica:
+    """One engine; ``behaves`` answers each request of its own."""
+
+    name: str
+    engine: Upstream
+    behaves: Callable[[Replica, Call], Awaitable[None]]
+    ending: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    on_call: Callable[[], None] = lambda: None
+    epoch: int = EPOCH
+
+    @property
+    def ids(self) -> list[str]:
+        """The request ids that it saw."""
+        return [call.headers["x-request-id"] for call in self.engine.calls]
+
+    def die(self) -> None:
+        """End as a killed process does: every socket of it closes."""
+        task = asyncio.get_running_loop().create_task(self.ending.aclose())
+        self.tasks.add(task)
+
+    async def serve(self, call: Call) -> None:
+        self.on_call()
+        await self.behaves(self, call)
+
+
+@dataclass
+class FailoverRig:
+    """``replicas`` are called i-1, i-2, …; the gateway tries the first one first while all are alike."""
+
+    gateway: GatewayRig
+    door: Door
+    replicas: list[Replica]
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        return self.gateway.plane.dispatcher
+
+    @property
+    def last(self) -> RequestTrace:
+        """The newest request's trace."""
+        return self.dispatcher.traces.last(TENANT, None, 1)[0]
+
+    @property
+    def asked(self) -> int:
+        """How many requests the engines saw, all together."""
+        return sum(len(replica.engine.calls) for replica in self.replicas)
+
+    async def ask(self, path: str = "/v1/completions", body: dict[str, Any] | bytes | None = None) -> RawAnswer:
+        """Ask on a connection of its own."""
+        client = await self.gateway.connect()
+        if not isinstance(body, bytes):
+            body = json.dumps({"model": "e", "prompt": "?", **(body or {})}).encode()
+        try:
+            return await client.request("POST", path, self.gateway.headers(), body)
+        finally:
+            client.abort()
+
+    async def revive(self, replica: Replica) -> None:
+        """Start a dead one anew behind the same socket, at the next epoch, as a node does."""
+        await asyncio.gather(*replica.tasks)
+        replica.engine = await replica.ending.enter_async_context(upstream(replica.engine.socket, replica.serve))
+        replica.epoch += 1
+        self.open(replica)
+
+    def open(self, replica: Replica) -> None:
+        """Let its requests through, and let the desk hear of it."""
+        host, port = self.gateway.behind.address
+        self.door.open(replica.name, epoch=replica.epoch, slots=SLOTS, address=replica.engine.socket)
+        record = an_instance(id=replica.name, slots=SLOTS, epoch=replica.epoch, door=f"{host}:{port}")
+        self.gateway.desk.instance_changed(record, seen=0)
+
+    def prefer(self, name: str) -> None:
+        """Let the next request go to this replica: the others are paused until it has been asked, or for a moment."""
+        self._pause_all(0.3, but=name)
+        for replica in self.replicas:
+            replica.on_call = lambda: self._pause_all(0.0)
+
+    def _pause_all(self, pause_s: float, but: str = "") -> None:
+        for ready in self.gateway.desk._instances.usable.values():
+            ready.blocked_until = 0.0 if ready.record.id == but or not pause_s else self.gateway.plane.monotonic() + pause_s
+
+    def settled(self) -> bool:
+        """Field case B20: whether nothing is held by anybody any more."""
+        desk = self.gateway.desk
+        probes = [ready.breaker.probes for ready in desk._instances.usable.values()]
+        in_flight = [self.door.load(replica.name).in_flight for replica in self.replicas]
+        held = (desk.in_flight, desk.granted, desk.queued, desk.queued_bytes, self.dispatcher.guard.quarantine.lanes, *probes)
+        return not (any(held) or desk.outstanding or any(in_flight))
+
+    @property
+    def open_breakers(self) -> int:
+        return sum(ready.breaker.phase is not Phase.CLOSED for ready in self.gateway.desk._instances.usable.values())
+
+
+async def answers(replica: Replica, call: Call) -> None:
+    """Answer with its own name, as one that is well does: whole, or as a stream of two tokens."""
+    await answer_with(replica.name, call)
+
+
+async def answer_with(text: str, call: Call) -> None:
+    usage = {"prompt_tokens": 3, "completion_tokens": 2}
+    if not json.loads(call.body or b"{}").get("stream"):
+        await call.json(200, json.dumps({"choices": [{"text": text, "finish_reason": "stop"}], "usage": usage}).encode())
+        return
+    await call.begin_stream()
+    for token in (text, "!"):
+        await call.chunk(token_event(token))
+    await call.chunk(b"data: %b\n\ndata: [DONE]\n\n" % json.dumps({"choices": [], "usage": usage}).encode())
+    await call.end_stream()
+
+
+def token_event(text: str) -> bytes:
+    """One event of a stream of completions."""
+    return b"data: %b\n\n" % json.dumps({"choices": [{"index": 0, "text": text}]}).encode()
+
+
+@contextlib.asynccontextmanager
+async def failover_rig(
+    *behaviours: Callable[[Replica, Call], Awaitable[None]],
+    traffic: TrafficPolicy | None = None,
+    limits: DoorLimits = QUICK,
+    max_cold_wait: float = 5.0,
+) -> AsyncIterator[FailoverRig]:
+    """Serve the endpoint ``e`` with one instance for each of ``behaviours``."""
+    variant = Variant(model="m", policy=ScalePolicy(max_cold_wait=max_cold_wait, max_instances=len(behaviours), slots=SLOTS))
+    with tempfile.TemporaryDirectory(prefix="door-") as folder:
+        async with contextlib.AsyncExitStack() as stack:
+            door = Door(token=TOKEN, on_change=lambda _instance: None, limits=limits)
+            host, port = await door.start("127.0.0.1", 0)
+            stack.push_async_callback(door.stop)
+            replicas = [await _replica(f"i-{at}", Path(folder), behaves) for at, behaves in enumerate(behaviours, 1)]
+            for replica in replicas:
+                stack.push_async_callback(replica.ending.aclose)
+            client = DoorClient()
+            stack.push_async_callback(client.close)
+            behind = Rig(door, replicas[0].engine, (host, port), client)
+            gateway = await stack.enter_async_context(gateway_rig(behind, variant=variant, traffic=traffic, awake=False))
+            rig = FailoverRig(gateway, door, replicas)
+            for replica in replicas:
+                rig.open(replica)
+            yield rig
+
+
+async def _replica(name: str, folder: Path, behaves: Callable[[Replica, Call], Awaitable[None]]) -> Replica:
+    ending = contextlib.AsyncExitStack()
+
+    async def serve(call: Call) -> None:
+        await replica.serve(call)
+
+    engine = await ending.enter_async_context(upstream(folder / f"{name}.sock", serve))
+    replica = Replica(name, engine, behaves, ending)
+    return replica
