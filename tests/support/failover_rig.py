@@ -6,16 +6,21 @@ import asyncio
 import contextlib
 import json
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from standby.domain.endpoint import ScalePolicy, Variant
+from standby.domain.instance import Instance
+from standby.domain.model import EngineKind
 from standby.domain.traffic import TrafficPolicy
 from standby.gateway.breaker import Phase
 from standby.gateway.dispatch import Dispatcher
-from standby.gateway.relay import DoorClient
+from standby.gateway.relay import DoorClient, RelayOutcome, RelayRequest
+from standby.gateway.relay_attempt import Receive, Send
+from standby.gateway.route import RoutePart
 from standby.gateway.traces import RequestTrace
 from standby.warm_pool.door import Door, DoorLimits
 from support.builders import TENANT, an_instance
@@ -23,22 +28,64 @@ from support.door_rig import SLOTS, TOKEN, Rig
 from support.gateway_rig import GatewayRig, gateway_rig
 from support.raw_http import RawAnswer
 from support.upstream import Call, Upstream, upstream
+from support.waiting import until
 
 EPOCH = 7
+# Quiet time passes when a test lets it pass (``Replica.outlast``): no answer is ever too late, however slow the machine is.
+PATIENT = DoorLimits(first_byte_s=60.0, between_bytes_s=60.0, gateway_s=3600.0, check_every_s=0.02)
 QUICK = DoorLimits(first_byte_s=0.3, between_bytes_s=0.3, check_every_s=0.05)
 BOOM = b"BOOM"
+FAR_S = 3600.0
+
+
+@dataclass
+class Clock:
+    """Monotonic seconds, which a test may let jump ahead."""
+
+    ahead_s: float = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead_s
+
+
+class PatientDoor(Door):
+    """A door whose clock a test may let jump ahead."""
+
+    ahead_s = 0.0
+
+    def clock(self) -> float:
+        return super().clock() + self.ahead_s
+
+
+class WatchedDoors(DoorClient):
+    """Tells when a request goes to a door."""
+
+    on_relay: Callable[[], None] = staticmethod(lambda: None)
+
+    async def relay(
+        self,
+        request: RelayRequest,
+        send: Send,
+        *,
+        receive: Receive | None = None,
+        extra_headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> RelayOutcome:
+        self.on_relay()
+        return await super().relay(request, send, receive=receive, extra_headers=extra_headers)
 
 
 @dataclass
 class Replica:
-    """One engine; ``behaves`` answers each request of its own."""
+    """One engine; ``behaves`` answers each request of its own. ``backend`` and ``engine_kind``: as its record says."""
 
     name: str
     engine: Upstream
     behaves: Callable[[Replica, Call], Awaitable[None]]
+    door: PatientDoor
+    backend: str = ""
+    engine_kind: EngineKind | None = None
     ending: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    on_call: Callable[[], None] = lambda: None
     epoch: int = EPOCH
 
     @property
@@ -52,8 +99,15 @@ class Replica:
         self.tasks.add(task)
 
     async def serve(self, call: Call) -> None:
-        self.on_call()
         await self.behaves(self, call)
+
+    async def outlast(self, call: Call) -> None:
+        """Let time pass at the door until it gives the request up."""
+        while not call.gone.is_set():
+            self.door.ahead_s += 2 * PATIENT.first_byte_s
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PATIENT.check_every_s):
+                    await call.gone.wait()
 
 
 @dataclass
@@ -61,8 +115,10 @@ class FailoverRig:
     """``replicas`` are called i-1, i-2, …; the gateway tries the first one first while all are alike."""
 
     gateway: GatewayRig
-    door: Door
+    door: PatientDoor
+    doors: WatchedDoors
     replicas: list[Replica]
+    clock: Clock
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -95,22 +151,50 @@ class FailoverRig:
         replica.epoch += 1
         self.open(replica)
 
-    def open(self, replica: Replica) -> None:
-        """Let its requests through, and let the desk hear of it."""
+    def open(self, replica: Replica, socket: Path | None = None) -> None:
+        """Let its requests through, and let the desk hear of it; ``socket``: where another engine listens in its place."""
+        self.door.open(replica.name, epoch=replica.epoch, slots=SLOTS, address=socket or replica.engine.socket)
+        self.gateway.desk.instance_changed(self.record(replica), seen=0)
+
+    def record(self, replica: Replica, **changes: Any) -> Instance:
+        """Its record, as its node writes it."""
         host, port = self.gateway.behind.address
-        self.door.open(replica.name, epoch=replica.epoch, slots=SLOTS, address=replica.engine.socket)
-        record = an_instance(id=replica.name, slots=SLOTS, epoch=replica.epoch, door=f"{host}:{port}")
-        self.gateway.desk.instance_changed(record, seen=0)
+        fields: dict[str, Any] = {"id": replica.name, "slots": SLOTS, "epoch": replica.epoch, "door": f"{host}:{port}"}
+        fields |= {"backend": replica.backend, "engine": replica.engine_kind}
+        return an_instance(**(fields | changes))
+
+    async def dead(self, *replicas: Replica) -> None:
+        """End them, and wait until nobody listens there any more."""
+        for replica in replicas:
+            replica.die()
+        await until(lambda: not any(replica.engine.socket.exists() for replica in replicas))
 
     def prefer(self, name: str) -> None:
-        """Let the next request go to this replica: the others are paused until it has been asked, or for a moment."""
-        self._pause_all(0.3, but=name)
-        for replica in self.replicas:
-            replica.on_call = lambda: self._pause_all(0.0)
+        """Let the next request go to this replica: the others are paused until it is on its way."""
+        self.resume(name)
+        paused = [replica.name for replica in self.replicas if replica.name != name]
+        self.pause(*paused)
 
-    def _pause_all(self, pause_s: float, but: str = "") -> None:
-        for ready in self.gateway.desk._instances.usable.values():
-            ready.blocked_until = 0.0 if ready.record.id == but or not pause_s else self.gateway.plane.monotonic() + pause_s
+        def under_way() -> None:
+            self.doors.on_relay = lambda: None
+            self.resume(*paused)
+
+        self.doors.on_relay = under_way
+
+    def pause(self, *names: str) -> None:
+        """Let no request go there until ``resume``."""
+        self._block(names, self.clock() + FAR_S)
+
+    def resume(self, *names: str) -> None:
+        """Let requests go there again, those that wait first."""
+        self._block(names, 0.0)
+        self.gateway.desk._pump()
+
+    def _block(self, names: Sequence[str], until_at: float) -> None:
+        for name in names:
+            ready = self.gateway.desk._instances.usable.get(name)
+            if ready is not None:
+                ready.blocked_until = until_at
 
     def settled(self) -> bool:
         """Field case B20: whether nothing is held by anybody any more."""
@@ -151,35 +235,41 @@ def token_event(text: str) -> bytes:
 async def failover_rig(
     *behaviours: Callable[[Replica, Call], Awaitable[None]],
     traffic: TrafficPolicy | None = None,
-    limits: DoorLimits = QUICK,
-    max_cold_wait: float = 5.0,
+    limits: DoorLimits = PATIENT,
+    max_cold_wait: float = 20.0,
+    parts: tuple[RoutePart, ...] = (),
 ) -> AsyncIterator[FailoverRig]:
-    """Serve the endpoint ``e`` with one instance for each of ``behaviours``."""
+    """Serve the endpoint ``e`` with one instance for each of ``behaviours``; with ``parts``, each of the part in its place."""
+    clock = Clock()
     variant = Variant(model="m", policy=ScalePolicy(max_cold_wait=max_cold_wait, max_instances=len(behaviours), slots=SLOTS))
     with tempfile.TemporaryDirectory(prefix="door-") as folder:
         async with contextlib.AsyncExitStack() as stack:
-            door = Door(token=TOKEN, on_change=lambda _instance: None, limits=limits)
+            door = PatientDoor(token=TOKEN, on_change=lambda _instance: None, limits=limits)
             host, port = await door.start("127.0.0.1", 0)
             stack.push_async_callback(door.stop)
-            replicas = [await _replica(f"i-{at}", Path(folder), behaves) for at, behaves in enumerate(behaviours, 1)]
+            replicas = [await _replica(f"i-{at}", Path(folder), behaves, door) for at, behaves in enumerate(behaviours, 1)]
+            for replica, part in zip(replicas, parts, strict=False):
+                replica.backend, replica.engine_kind = part.backend, part.engine
             for replica in replicas:
                 stack.push_async_callback(replica.ending.aclose)
-            client = DoorClient()
+            client = WatchedDoors()
             stack.push_async_callback(client.close)
             behind = Rig(door, replicas[0].engine, (host, port), client)
-            gateway = await stack.enter_async_context(gateway_rig(behind, variant=variant, traffic=traffic, awake=False))
-            rig = FailoverRig(gateway, door, replicas)
+            gateway = await stack.enter_async_context(
+                gateway_rig(behind, variant=variant, traffic=traffic, awake=False, parts=parts, monotonic=clock)
+            )
+            rig = FailoverRig(gateway, door, client, replicas, clock)
             for replica in replicas:
                 rig.open(replica)
             yield rig
 
 
-async def _replica(name: str, folder: Path, behaves: Callable[[Replica, Call], Awaitable[None]]) -> Replica:
+async def _replica(name: str, folder: Path, behaves: Callable[[Replica, Call], Awaitable[None]], door: PatientDoor) -> Replica:
     ending = contextlib.AsyncExitStack()
 
     async def serve(call: Call) -> None:
         await replica.serve(call)
 
     engine = await ending.enter_async_context(upstream(folder / f"{name}.sock", serve))
-    replica = Replica(name, engine, behaves, ending)
+    replica = Replica(name, engine, behaves, door, ending=ending)
     return replica

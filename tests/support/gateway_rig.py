@@ -20,6 +20,7 @@ from standby.gateway.dataplane import DataPlane, RuntimeOptions
 from standby.gateway.desk import AllRooms, Desk, Route
 from standby.gateway.metering import Meter, Usage
 from standby.gateway.public_port import PublicProtocol
+from standby.gateway.route import RoutePart
 from support.builders import TENANT, an_endpoint, an_instance
 from support.door_rig import INSTANCE, SLOTS, TOKEN, Rig
 from support.raw_http import RawClient
@@ -116,16 +117,22 @@ async def gateway_rig(
     runtime: RuntimeOptions | None = None,
     server_of: Callable[[uvicorn.Config], uvicorn.Server] = uvicorn.Server,
     traffic: TrafficPolicy | None = None,
+    parts: tuple[RoutePart, ...] = (),
+    monotonic: Callable[[], float] = time.monotonic,
 ) -> AsyncIterator[GatewayRig]:
-    """Serve the endpoint ``e``, whose one instance is the door's; unless it is ``awake``, it has none."""
+    """Serve the endpoint ``e``, whose one instance is the door's; unless it is ``awake``, it has none.
+
+    ``parts`` are the variant's engines, where it has several; ``monotonic`` is the gateway's clock.
+    """
     desk = Desk(
         Route(
             an_endpoint(tenant=tenant),
             variant or Variant(model="m", policy=ScalePolicy(max_cold_wait=20)),
             traffic=traffic or TrafficPolicy(),
+            parts=parts,
         ),
         AllRooms(10**8),
-        time.monotonic,
+        monotonic,
         time.time,
         lambda _desk, _urgent: None,
     )
@@ -141,7 +148,7 @@ async def gateway_rig(
         TOKEN,
         PEPPER,
         max_body_bytes,
-        time.monotonic,
+        monotonic,
         time.time,
         runtime=runtime or RuntimeOptions(),
     )

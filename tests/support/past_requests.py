@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from standby.domain.endpoint import Variant
 from standby.domain.instance import Rung
 from standby.domain.model import EngineKind
 from standby.domain.priority import Priority
-from standby.domain.traffic import Tier, TrafficPolicy
+from standby.domain.traffic import Tier
 from standby.gateway.desk import Desk
-from standby.gateway.grants import Grant, Route
+from standby.gateway.grants import Grant
 from standby.gateway.metering import Usage
-from standby.gateway.traces import AttemptTrace, RequestTrace
+from standby.gateway.traces import AttemptTrace, RequestTrace, attempt_of
 from standby.sagemaker.runtime.contract import Arrival
-from support.builders import an_endpoint
 
 # No test of a trace asks whose desk it was.
 NO_DESK = cast("Desk", None)
 
 
-def an_attempt(number: int = 1, **changes: Any) -> AttemptTrace:
-    """An attempt that was answered, or what the changes of its grant and outcome say."""
-    outcome = changes.pop("outcome", "answered 200")
+def a_grant(number: int = 1, **changes: Any) -> Grant:
+    """Leave to send to the instance of that number."""
     fields: dict[str, Any] = {
         "instance": f"i-{number}",
         "address": ("127.0.0.1", 7000 + number),
@@ -34,7 +31,13 @@ def an_attempt(number: int = 1, **changes: Any) -> AttemptTrace:
         "reason": f"least outstanding: {number} of 4 slots",
         "engine": EngineKind.VLLM,
     }
-    return AttemptTrace(changes.pop("id", f"g-{number}"), Grant(**(fields | changes)), outcome, 0.0125)
+    return Grant(**(fields | changes))
+
+
+def an_attempt(number: int = 1, **changes: Any) -> AttemptTrace:
+    """An attempt that was answered, or what the changes of its grant and outcome say."""
+    name, outcome = changes.pop("id", f"g-{number}"), changes.pop("outcome", "answered 200")
+    return attempt_of(name, a_grant(number, **changes), outcome, 0.0125)
 
 
 def a_trace(
@@ -49,14 +52,12 @@ def a_trace(
     **changes: Any,
 ) -> RequestTrace:
     """A request that was answered."""
-    route = Route(
-        an_endpoint(tenant=tenant, name=endpoint),
-        Variant(model="m"),
-        traffic=TrafficPolicy(tier=changes.pop("tier", Tier.STANDARD)),
-    )
     fields: dict[str, Any] = {
         "arrival": Arrival(5.0, at, name, echoed or name.encode()),
-        "route": route,
+        "tenant": tenant,
+        "endpoint": endpoint,
+        "variant": "AllTraffic",
+        "tier": Tier.STANDARD,
         "priority": Priority.HIGH,
         "waited_s": 0.002,
         "queue_reason": "",

@@ -73,22 +73,27 @@ def _from_zero(demand: EndpointDemand, share: float) -> ScaleDecision:
 
 
 def _out(demand: EndpointDemand, share: float, policy: ScalePolicy, capacity: Capacity, now: float) -> ScaleDecision:
-    current = capacity.current
+    """As many as what lasts needs: what came later has lasted for less, and may yet be enough for more."""
+    count = capacity.current
     hold = min(max(capacity.climb_s, _SHORTEST_HOLD_S), _LONGEST_HOLD_S)
-    since = demand.lasting_since(lambda c: _needed(c, share, policy) > current, now)
-    assert since is not None, "asked for more than there is"
-    since = max(since, capacity.ready_at if capacity.ready_at is not None else since)
-    if now < since + hold:
-        reason = (
-            f"{demand.concurrency} requests exceed {current} instances of {policy.slots} slots, "
-            f"but for less than {format_duration(hold)}"
-        )
-        return ScaleDecision(current, reason, wake_at=since + hold)
-    lasting = demand.trough_since(since)
-    count = max(current, _needed(lasting, share, policy))
-    return ScaleDecision(
-        count, f"at least {lasting} requests at once for {format_duration(now - since)}, {policy.slots} slots each"
-    )
+    reason = ""
+    while True:
+        since = demand.lasting_since(lambda c, beyond=count: _needed(c, share, policy) > beyond, now)  # type: ignore[misc] # mypy cannot infer it
+        if since is None:
+            return ScaleDecision(count, reason)
+        since = max(since, capacity.ready_at if capacity.ready_at is not None else since)
+        if now < since + hold:
+            short = (
+                f"{demand.concurrency} requests exceed {count} instances of {policy.slots} slots, "
+                f"but for less than {format_duration(hold)}"
+            )
+            return ScaleDecision(count, reason or short, wake_at=since + hold)
+        lasting = demand.trough_since(since)
+        reason = f"at least {lasting} requests at once for {format_duration(now - since)}, {policy.slots} slots each"
+        needed = _needed(lasting, share, policy)
+        if needed <= count:
+            return ScaleDecision(count, reason)
+        count = needed
 
 
 def _in(demand: EndpointDemand, share: float, policy: ScalePolicy, current: int, now: float) -> ScaleDecision:

@@ -191,14 +191,15 @@ class Placed:
     def may_hold(self) -> int:
         """The most requests that its door may have inside now or let in before it hears anything new.
 
-        What was ordered counts from the order on, what was before it until the node has taken the order up.
+        What was ordered counts from the order on, what was before it until the node has taken the order up. Where nothing
+        tells what that was, it may be all of its slots.
         """
         ordered = self.assignment.door_slots if self.wants_ready else 0
         if self.instance is None:
-            return ordered
+            return max(ordered, self.assignment.slots)
         record = self.instance.record
-        told = record.slots if record.state in HAS_PROCESS and not self.taken_up else 0
-        return max(ordered, told, record.in_flight)
+        told = record.slots if record.state in HAS_PROCESS else self.assignment.slots
+        return max(ordered, 0 if self.taken_up else told, record.in_flight)
 
     @property
     def taken_up(self) -> bool:

@@ -50,6 +50,8 @@ class Mirror(Generic[R]):
         self._on_change = on_change
         self._prefix = prefix
         self._entries: dict[str, Entry[R]] = {}
+        # A live read-only view. An attribute, since each request of a gateway reads several copies.
+        self.entries: Mapping[str, Entry[R]] = MappingProxyType(self._entries)
         self._buried: dict[str, int] = {}
         self._orphans: set[str] = set()
         self._created: datetime | None = None
@@ -87,11 +89,6 @@ class Mirror(Generic[R]):
         if self._subscription is not None:
             await self._subscription.unsubscribe()
             self._subscription = None
-
-    @property
-    def entries(self) -> Mapping[str, Entry[R]]:
-        """The copy, as a live read-only view."""
-        return MappingProxyType(self._entries)
 
     @property
     def orphans(self) -> frozenset[str]:

@@ -13,8 +13,11 @@ from standby.domain.traffic import BreakerPolicy, BreakerRule, HybridChoice, Hyb
 
 _TIERS: Final[Mapping[Tier, str]] = MappingProxyType(
     {
-        Tier.CRITICAL: "one more try elsewhere before the first byte, even where an engine may have begun; breaker",
-        Tier.STANDARD: "one more try where no engine can have begun; breaker",
+        Tier.CRITICAL: (
+            "one more try elsewhere before the first byte, even where an engine may have begun; as many tries as needed where "
+            "no engine can have begun; breaker"
+        ),
+        Tier.STANDARD: "as many tries as needed where no engine can have begun; breaker",
         Tier.BEST_EFFORT: "no second try and no breaker: only what a door refused is queued again",
     }
 )

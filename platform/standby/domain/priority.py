@@ -24,10 +24,14 @@ class Priority(StrEnum):
 
     def capped(self, highest: Priority) -> Priority:
         """Return this priority, or ``highest`` where this one is more urgent than that."""
-        return self if self.rank >= highest.rank else highest
+        return _CAPPED[self, highest]
 
 
 _RANKS: Final = MappingProxyType({priority: rank for rank, priority in enumerate(Priority)})
+# A table, since each request asks twice.
+_CAPPED: Final = MappingProxyType(
+    {(one, highest): one if _RANKS[one] >= _RANKS[highest] else highest for one in Priority for highest in Priority}
+)
 
 # vLLM: an integer, LOWER first. Normal is its default: any other number is an error unless it schedules by priority.
 _VLLM: Final = MappingProxyType({Priority.URGENT: -20, Priority.HIGH: -10, Priority.NORMAL: 0, Priority.BATCH: 10})

@@ -24,11 +24,13 @@ DEFAULT_AGES: Final[Mapping[Priority, float]] = MappingProxyType(
 class Tier(StrEnum):
     """How much is done for a request when something fails.
 
-    | tier | breaker | tried again | another engine of a hybrid variant |
-    |---|---|---|---|
-    | critical | yes | once, before the first byte, even where the engine may have begun | yes |
-    | standard | yes | where the engine cannot have begun | yes, where the engine cannot have begun |
-    | best-effort | no | only where a door refused: the request was never let in | no |
+    | tier | breaker | no engine can have begun | the engine said 503 | the engine may have begun |
+    |---|---|---|---|---|
+    | critical | yes | queued again, until its wait is over | once more | once more, before the first byte |
+    | standard | yes | queued again, until its wait is over | once more | given up |
+    | best-effort | no | given up, but where a door refused: the request was never let in | passed on | given up |
+
+    One more try for a request, at another instance where there is one, and of another engine of a hybrid variant.
     """
 
     CRITICAL = "critical"

@@ -40,7 +40,9 @@ class Account:
     series: VariantSeries | None = None
     closed: bool = False
     _outcomes: dict[str, list[Counter]] = field(default_factory=dict)
-    _times: dict[tuple[int, Rung], Histogram] = field(default_factory=dict)
+    _waits: dict[Rung, Histogram] = field(default_factory=dict)
+    _first_bytes: dict[Rung, Histogram] = field(default_factory=dict)
+    _durations: dict[Rung, Histogram] = field(default_factory=dict)
     _used: dict[tuple[bool, bool], list[int]] = field(default_factory=dict)
 
     def ended(self, outcome: str) -> None:
@@ -56,16 +58,17 @@ class Account:
 
     def served(self, grant: Grant, waited_s: float, lasted_s: float) -> None:
         """Note an answered request: the times from its arrival to its dispatch and to the end of its answer, in seconds."""
+        if self.closed:
+            return
         self.waited(waited_s, grant.rung)
         self.lasted(lasted_s, grant.rung)
-        if self.series is not None and not self.closed:
+        if self.series is not None:
             self.series.served(grant, waited_s, lasted_s)
 
     def metered(self, meter: Meter) -> None:
         """Note what a request used, once, when it has ended in whatever way; nothing where no engine had begun."""
         prompt, completion, estimated = meter.usage()
         if prompt or completion:
-            # Counters are locked; three of them for each request would cost more than all the rest of the metering.
             sums = self._used.get((estimated, meter.whole))
             if sums is None:
                 sums = self._used[estimated, meter.whole] = [0, 0, 0]
@@ -87,24 +90,22 @@ class Account:
 
     def waited(self, seconds: float, rung: Rung) -> None:
         """Note the time from arrival to dispatch."""
-        self._observe(metrics.QUEUE_WAIT, seconds, rung)
+        if not self.closed:
+            (self._waits.get(rung) or self._child(self._waits, metrics.QUEUE_WAIT, rung)).observe(seconds)
 
     def first_byte(self, seconds: float, rung: Rung) -> None:
         """Note the time from arrival to the first byte of the answer."""
-        self._observe(metrics.FIRST_BYTE, seconds, rung)
+        if not self.closed:
+            (self._first_bytes.get(rung) or self._child(self._first_bytes, metrics.FIRST_BYTE, rung)).observe(seconds)
 
     def lasted(self, seconds: float, rung: Rung) -> None:
         """Note the time from arrival to the last byte."""
-        self._observe(metrics.DURATION, seconds, rung)
+        if not self.closed:
+            (self._durations.get(rung) or self._child(self._durations, metrics.DURATION, rung)).observe(seconds)
 
-    def _observe(self, histogram: Histogram, seconds: float, rung: Rung) -> None:
-        if self.closed:
-            return
-        child = self._times.get((id(histogram), rung))
-        if child is None:
-            child = histogram.labels(self.tenant, self.endpoint, rung.label)
-            self._times[id(histogram), rung] = child
-        child.observe(seconds)
+    def _child(self, children: dict[Rung, Histogram], histogram: Histogram, rung: Rung) -> Histogram:
+        child = children[rung] = histogram.labels(self.tenant, self.endpoint, rung.label)
+        return child
 
 
 @dataclass

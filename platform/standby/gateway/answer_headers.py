@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from standby.domain.instance import Activation, Phase
+from standby.domain.instance import Activation, Phase, Rung
 from standby.gateway.errors import Headers
 from standby.gateway.grants import Grant
 from standby.sagemaker.runtime.contract import Arrival, Job
 
 ROUTE: Final = b"x-standby-route"
+_RUNGS: Final = {rung: rung.label.encode() for rung in Rung}
 _LONGEST_REASON: Final = 300
 
 
@@ -18,7 +19,7 @@ def answer_headers(job: Job, arrival: Arrival, grant: Grant, waited_s: float, at
     headers = [
         (b"x-request-id", arrival.echoed),
         (b"x-standby-instance", grant.instance.encode()),
-        (b"x-standby-rung", grant.rung.label.encode()),
+        (b"x-standby-rung", _RUNGS[grant.rung]),
         (b"x-standby-wait-ms", b"%.1f" % (waited_s * 1000)),
         (ROUTE, _one_line(grant.reason if attempt == 1 else f"attempt {attempt}: {grant.reason}")),
         *job.extra,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from prometheus_client import Counter, Summary
@@ -70,7 +70,8 @@ class VariantSeries:
     """The series of one variant."""
 
     dimensions: Dimensions
-    _summaries: dict[int, Summary] = field(default_factory=dict)
+    _latency: Summary | None = None
+    _overhead: Summary | None = None
     _activation: str = ""
 
     def counters(self, outcome: str) -> list[Counter]:
@@ -79,20 +80,20 @@ class VariantSeries:
 
     def served(self, grant: Grant, waited_s: float, lasted_s: float) -> None:
         """Note an answered request: ``waited_s`` until it was sent to the engine, ``lasted_s`` until it was answered."""
-        self._observe(metrics.AWS_MODEL_LATENCY, lasted_s - waited_s)
-        self._observe(metrics.AWS_OVERHEAD_LATENCY, waited_s)
+        latency, overhead = self._latency, self._overhead
+        if latency is None or overhead is None:
+            latency = self._latency = metrics.AWS_MODEL_LATENCY.labels(*self.dimensions)
+            overhead = self._overhead = metrics.AWS_OVERHEAD_LATENCY.labels(*self.dimensions)
+        model_s = lasted_s - waited_s
+        latency.observe(model_s * _MICROSECONDS if model_s > 0.0 else 0.0)
+        overhead.observe(waited_s * _MICROSECONDS if waited_s > 0.0 else 0.0)
         if grant.activation is not None and grant.activation.id != self._activation:
             self._activation = grant.activation.id
-            self._observe(metrics.AWS_MODEL_SETUP_TIME, sum(grant.activation.phases_ms.values()) / 1000)
+            setup_s = sum(grant.activation.phases_ms.values()) / 1000
+            metrics.AWS_MODEL_SETUP_TIME.labels(*self.dimensions).observe(setup_s * _MICROSECONDS)
         if grant.desk.route.variant.provisioned is not None:
             counter = metrics.AWS_SPILLOVER_INVOCATIONS if grant.spillover else metrics.AWS_PROVISIONED_INVOCATIONS
             counter.labels(*self.dimensions).inc()
-
-    def _observe(self, summary: Summary, seconds: float) -> None:
-        child = self._summaries.get(id(summary))
-        if child is None:
-            child = self._summaries[id(summary)] = summary.labels(*self.dimensions)
-        child.observe(max(0.0, seconds) * _MICROSECONDS)
 
 
 def refresh(desks: Iterable[Desk], before: Set[Dimensions]) -> frozenset[Dimensions]:

@@ -1,8 +1,10 @@
 """How many requests at once an instance gets, within its slots: a limit that follows the gradient of its latency. Pure.
 
 While requests near the limit are hardly slower than others, the limit grows towards the slots; once they are more than
-twice as slow, it shrinks by their ratio. The headroom of a square root keeps small limits alone: an engine that merely
-shares its processor among four requests keeps its four (the gradient of Netflix's concurrency-limits library).
+twice as slow, it shrinks by their ratio. The first step away from all of the slots takes more, three times: equal requests
+differ so much that the mean of a few is twice the usual by chance now and then, and a healthy engine keeps every slot.
+The headroom of a square root keeps small limits alone: an engine that merely shares its processor among four requests keeps
+its four (the gradient of Netflix's concurrency-limits library).
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import Final, NamedTuple
 
 FLOOR: Final = 1.0
 _TOLERANCE: Final = math.log(2.0)
+_AT_ALL_SLOTS: Final = math.log(3.0)
 _STEEPEST: Final = 0.2
 # Of a whole correction, in the time in which as many requests end as run at once: what ends now began before the last one.
 _UP: Final = 0.5
@@ -65,7 +68,8 @@ def sampled(state: Limit, slots: int, in_flight: int, slowness: float) -> Limit:
         usual = usual + _DRIFT if recent > usual else usual + (recent - usual) * _QUIET
     if in_flight < limit - 1.0 or known < _ENOUGH or crowded < _ENOUGH:
         return Limit(min(limit, float(slots)), usual, recent, known, crowded)
-    gradient = min(1.0, max(_STEEPEST, math.exp(min(0.0, usual + _TOLERANCE - recent))))
+    tolerance = _TOLERANCE if limit < slots else _AT_ALL_SLOTS
+    gradient = min(1.0, max(_STEEPEST, math.exp(min(0.0, usual + tolerance - recent))))
     target = limit * gradient + math.sqrt(limit)
     limit += (target - limit) / limit * (_UP if target > limit else _DOWN)
     return Limit(min(float(slots), max(FLOOR, limit)), usual, recent, known, crowded)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from standby.domain.priority import Priority
 from standby.domain.traffic import Tier
@@ -17,6 +17,9 @@ from standby.gateway.traces import AttemptTrace, RequestTrace
 from standby.sagemaker.runtime.contract import Arrival, Job, Send
 
 OnGone = Callable[[Callable[[], None]], None]
+
+# A request that no engine accepts is queued again for as long as it may wait.
+MOST_ATTEMPTS: Final = 32
 
 
 class Course:
@@ -56,9 +59,9 @@ class Course:
 class Work:
     """A request at a desk. All its attempts belong to one account and one meter: it is counted once.
 
-    ``tried``: instances that have failed it; ``retried``: it has had its one retry; ``running_s``: how long it was with
-    engines, which is no waiting; ``limit_at``: when the engine's time is over; ``mark``: its fingerprint, once it was
-    needed; ``suspect``: an engine has died with it, among others; ``quarantined``: no other suspect is running.
+    ``tried``: instances that have failed it; ``retried``: it has had its one retry; ``running_s``: how long engines may
+    have been at work on it, which is no waiting; ``limit_at``: when the engine's time is over; ``mark``: its fingerprint,
+    once it was needed; ``suspect``: an engine has died with it, among others; ``quarantined``: no other suspect is running.
     """
 
     __slots__ = (
@@ -114,6 +117,13 @@ class Work:
         endpoint = self.desk.route.endpoint
         return Kept(endpoint.tenant, endpoint.name, len(self.job.body))
 
+    def attempted(self, attempt: AttemptTrace) -> None:
+        """Take down one attempt; of very many the first one and the last ones."""
+        before = self.attempts
+        if len(before) >= MOST_ATTEMPTS:
+            before = before[:1] + before[2 - MOST_ATTEMPTS :]
+        self.attempts = (*before, attempt)
+
     def next_id(self) -> str:
         """Return the id of the next attempt: no two live requests of an engine have the same one (field case B34)."""
         self.asked += 1
@@ -126,11 +136,14 @@ class Work:
 
     def trace(self, now: float) -> RequestTrace:
         """Return what became of it."""
-        arrival = self.arrival
+        arrival, route = self.arrival, self.desk.route
         lasted_s = now - arrival.arrived
         return RequestTrace(
             arrival,
-            self.desk.route,
+            route.endpoint.tenant,
+            route.endpoint.name,
+            route.variant.name,
+            self.tier,
             self.priority,
             self.waited_s if self.asked else lasted_s,
             self.queue_reason,

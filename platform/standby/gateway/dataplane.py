@@ -21,7 +21,7 @@ from standby.gateway.directory import Directory
 from standby.gateway.dispatch import Dispatcher, OnGone
 from standby.gateway.errors import Headers
 from standby.gateway.http import ClientGone, UploadRoom, header, read_body, send_error
-from standby.gateway.keys import TENANT_HEADER, acting_tenant, authenticate
+from standby.gateway.keys import TENANT_HEADER, Proofs, acting_tenant, authenticate
 from standby.gateway.openai_stream import break_off, outlet_of, refuse, tell_engines_error
 from standby.gateway.relay import DoorClient
 from standby.sagemaker.runtime import asks, contract, forms
@@ -37,6 +37,7 @@ from standby.sagemaker.runtime.service import RuntimeService
 
 MAX_REQUEST_ID = 128
 
+_TENANT: Final = TENANT_HEADER.encode()
 _OPENAI: Final = frozenset({forms.CHAT_PATH, forms.COMPLETIONS_PATH})
 _PASSED_ON: Final = frozenset({b"content-type", b"accept", b"traceparent", b"tracestate"})
 
@@ -80,6 +81,7 @@ class DataPlane:
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     _prefix: str = field(default_factory=lambda: f"{secrets.token_hex(8)}-")
     _count: int = 0
+    _proofs: Proofs = field(default_factory=Proofs)
 
     def __post_init__(self) -> None:
         self.dispatcher = Dispatcher(self.doors, self.accounts, self.node_token, self.monotonic, self.bus_away)
@@ -221,9 +223,14 @@ class DataPlane:
 
     def asker(self, scope: Scope) -> Asker:
         """Return for whom a bearer key of ours acts. Raises NotAuthenticated, Forbidden."""
-        key = authenticate(header(scope, b"authorization"), self.directory.keys, self.pepper, access.Scope.INVOKE)
-        named = header(scope, TENANT_HEADER.encode())
-        return Asker(acting_tenant(key, None if named is None else named.decode("latin-1")), key.priority)
+        given = named = None
+        for name, value in scope["headers"]:
+            if name == b"authorization" and given is None:
+                given = value
+            elif name == _TENANT and named is None:
+                named = value
+        key = authenticate(given, self.directory.keys, self.pepper, access.Scope.INVOKE, self._proofs)
+        return Asker(key.tenant if named is None else acting_tenant(key, named.decode("latin-1")), key.priority)
 
     def read(self, scope: Scope, receive: Receive, limit: int) -> Awaitable[bytes]:
         """Return the body. Raises PayloadTooLarge, QueueFull, ClientGone."""

@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -111,16 +110,17 @@ class Desk:
 
     # ---- what a request does -----------------------------------------------------------------------------------
 
-    @contextmanager
-    def enter(self) -> Iterator[None]:
-        """Count a request as in flight from here to its end, whatever the end."""
+    def enter(self) -> Desk:
+        """Return what counts a request as in flight in a ``with`` statement, whatever its end."""
+        return self
+
+    def __enter__(self) -> None:
         self.in_flight += 1
         self.touch(urgent=False)
-        try:
-            yield
-        finally:
-            self.in_flight -= 1
-            self.touch(urgent=False)
+
+    def __exit__(self, *_ended_by: object) -> None:
+        self.in_flight -= 1
+        self.touch(urgent=False)
 
     async def acquire(
         self,
@@ -147,7 +147,10 @@ class Desk:
             priority = self.route.traffic.priority.default
         wanted = None if session is None else sessions.instance_of(session, self.wall())
         wish = Wish(arrived, arrived_at, body_bytes, ask, priority, again, wanted, tried)
-        grant = await self.grant(wish)
+        if self._successor is None:
+            grant = self._at_once(wish) or await self._later(wish)
+        else:
+            grant = await self._successor.grant(wish)
         return grant if session is None else in_session(grant, session, secrets.token_hex(8), self.wall())
 
     def alone(self, grant: Grant) -> bool:
@@ -163,7 +166,7 @@ class Desk:
         now = self.monotonic()
         self.granted -= 1
         self._tally.gave_back(grant.backend, now)
-        self._instances.gave_back(grant.instance, grant.epoch, result, now, probe=grant.probe)
+        self._instances.gave_back(grant.instance, grant.epoch, result, now, probe=grant.probe, prompt_bytes=grant.prompt_bytes)
         self._outlook.ended(grant, result, now)
         self._pump()
 
@@ -204,9 +207,9 @@ class Desk:
         """Return leave to send; see ``acquire``."""
         if self._successor is not None:
             return await self._successor.grant(wish)
-        found = self._at_once(wish)
-        if found is not None:
-            return found
+        return self._at_once(wish) or await self._later(wish)
+
+    async def _later(self, wish: Wish) -> Grant:
         admitted = self._admit(wish)
         return await self._wait(
             Waiter(wish, asyncio.get_running_loop().create_future(), self, self._lane(wish), admitted), first=wish.again
@@ -278,8 +281,7 @@ class Desk:
 
     def demands(self, gateway: str, boot_id: str, sequence: int) -> tuple[Demand, ...]:
         """Return the desk's state as the messages that the controller reads, one for each engine of the variant."""
-        if self.has_ready:
-            self._tally.turned_away.clear()
+        self._tally.forget(self._instances)
         by, now = Speaker(gateway, boot_id, sequence), self.monotonic()
         told = demands_of(by, self.route, self._tally, self._room, self.in_flight, self.last_activity, now)
         self._tally.turned_away.clear()
@@ -329,6 +331,8 @@ class Desk:
             if choice.retry_at is not None:
                 self._alarm.set(choice.retry_at)
             return None
+        if self.route.hybrid and self._tally.misses(instances, wish, now):
+            self.touch(urgent=False)
         ready = instances.usable[choice.instance]
         instances.took(choice.instance, probe=choice.probe)
         self.granted += 1
@@ -367,7 +371,9 @@ class Desk:
 
     def _pump(self) -> None:
         """Serve those who wait, in turn; a lane whose head finds no instance keeps back nobody but itself."""
-        before = self.queued
+        before = self._room.total.requests
+        if not before:
+            return
         passed: set[tuple[Priority, Lane]] = set()
         now = self.monotonic()
         while self.queued and self._instances.has_room:

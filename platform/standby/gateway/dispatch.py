@@ -32,8 +32,8 @@ from standby.gateway.poison import REFUSED_FOR_S, Standing, Verdict
 from standby.gateway.poison_guard import PoisonGuard
 from standby.gateway.relay import AnswerCutOff, DoorClient, OutcomeKind, RelayOutcome, RelayRequest
 from standby.gateway.results import Result, ResultKind
-from standby.gateway.tiers import DECLINABLE, Setback, Step, next_step
-from standby.gateway.traces import AttemptTrace, Traces
+from standby.gateway.tiers import DECLINABLE, NOT_STARTED, Setback, Step, next_step
+from standby.gateway.traces import Traces, attempt_of
 from standby.sagemaker.errors import AwsError
 from standby.sagemaker.runtime.asks import with_priority
 from standby.sagemaker.runtime.contract import AnswerBroken, Arrival, ContainerAnswered, Job, Receive, Send
@@ -172,12 +172,14 @@ class Dispatcher:
         if grant.queue_reason:
             work.queue_reason = grant.queue_reason
         kind, words, expiry = ResultKind.CUT, "not sent", None
+        setback: Setback | None = None
         first_byte_s: float | None = None
         attempt_id = work.next_id()
         try:
             if not self.guard.book.empty:
                 self.guard.standing(work)
-            expiry = self._expiry(work, course, began)
+            if work.job.limit_s is not None:
+                expiry = self._expiry(work, work.job.limit_s, course, began)
             request = self._request(work, grant, attempt_id)
             extra = answer_headers(work.job, work.arrival, grant, work.waited_s, work.asked)
             try:
@@ -186,7 +188,7 @@ class Dispatcher:
                 work.meter.asked = True
                 kind, words = self._ended_by(error, course)
                 if kind is ResultKind.ENGINE:
-                    self.guard.faulty(work, grant)
+                    self.guard.faulty(work, grant, read=True)
                 elif isinstance(error, ContainerAnswered):
                     self.guard.answered(work)
                 raise
@@ -195,15 +197,19 @@ class Dispatcher:
                 first_byte_s = outcome.first_byte_at - began
                 work.first_byte_s = outcome.first_byte_at - work.arrival.arrived
                 work.account.first_byte(work.first_byte_s, grant.rung)
-            return self._conclude(work, grant, outcome, kind)
+            if kind is not ResultKind.OK:
+                setback = endings.setback_of(outcome)
+            return self._conclude(work, grant, outcome, kind, setback)
         finally:
             if expiry is not None:
                 expiry.cancel()
             lasted_s = self.monotonic() - began
-            work.running_s += lasted_s
-            work.attempts += (AttemptTrace(attempt_id, grant, words, lasted_s),)
+            if setback not in NOT_STARTED:
+                work.running_s += lasted_s
+            work.attempted(attempt_of(attempt_id, grant, words, lasted_s))
             work.usage = usage = work.meter.usage()
-            work.desk.release(grant, Result(kind, lasted_s, first_byte_s, usage.prompt, usage.completion))
+            streamed = work.job.ask.stream and work.meter.events
+            work.desk.release(grant, Result(kind, lasted_s, first_byte_s, usage.prompt, usage.completion, streamed))
 
     def _request(self, work: Work, grant: Grant, attempt_id: str) -> RelayRequest:
         job, body = work.job, work.job.body
@@ -221,14 +227,12 @@ class Dispatcher:
             job.headers,
             body,
             attempt_id,
-            declinable=declinable,
+            "POST",
+            declinable,
         )
 
     @staticmethod
-    def _expiry(work: Work, course: Course, now: float) -> asyncio.TimerHandle | None:
-        limit_s = work.job.limit_s
-        if limit_s is None:
-            return None
+    def _expiry(work: Work, limit_s: float, course: Course, now: float) -> asyncio.TimerHandle:
         if work.limit_at is None:
             work.limit_at = now + limit_s
         return course.loop.call_later(max(0.0, work.limit_at - now), course.expire)
@@ -247,16 +251,19 @@ class Dispatcher:
             return ResultKind.CUT, "not complete within the limit"
         return ResultKind.TIMEOUT, "no first byte within the limit"
 
-    def _conclude(self, work: Work, grant: Grant, outcome: RelayOutcome, kind: ResultKind) -> Step:
+    def _conclude(self, work: Work, grant: Grant, outcome: RelayOutcome, kind: ResultKind, setback: Setback | None) -> Step:
         """Return what comes next. Raises the error that ends the request, or what ``desk.refused`` does."""
-        setback = endings.setback_of(outcome)
+        if kind is ResultKind.OK:
+            work.meter.asked = True
+            self._over(work, grant, outcome)
+            return Step.GIVE_UP
         work.meter.asked = work.meter.asked or setback in (None, Setback.MAYBE_BEGUN)
         if endings.engine_died(outcome):
-            verdict = self.guard.died(work, grant)
+            verdict = self.guard.died(work, grant, read=outcome.read)
             if setback is not None and verdict is Verdict.CONVICTED:
                 setback = Setback.LETHAL
-        elif kind is ResultKind.ENGINE and setback is not Setback.DECLINED:
-            self.guard.faulty(work, grant)
+        elif kind is ResultKind.ENGINE and endings.of_the_engine(outcome):
+            self.guard.faulty(work, grant, read=outcome.read or outcome.kind is OutcomeKind.DONE)
         if setback is None:
             self._over(work, grant, outcome)
             return Step.GIVE_UP
@@ -267,10 +274,12 @@ class Dispatcher:
         step = next_step(work.tier, setback, retried=work.retried)
         if step is Step.GIVE_UP:
             raise _given_up(work, setback, outcome)
-        if step is Step.ELSEWHERE:
+        if setback is Setback.NOT_BEGUN:
+            work.limit_at = None
+        if setback is not Setback.REFUSED:
             connect = outcome.kind is OutcomeKind.CONNECT_FAILED
             metrics.REQUEUED.labels("connect-failed" if connect else endings.LABELS[setback]).inc()
-            work.retried = True
+            work.retried = work.retried or step is Step.ELSEWHERE
             work.tried |= {grant.instance}
         return step
 
@@ -281,8 +290,8 @@ class Dispatcher:
         if outcome.kind is OutcomeKind.BROKEN_MID_STREAM:
             work.ended("broken_stream", f"the answer broke off in its middle ({outcome.reason})")
         else:
-            work.ended("ok" if outcome.status < 400 else f"engine_{outcome.status // 100}xx", f"answered {outcome.status}")
-            if outcome.status < 500:
+            work.ended("ok" if outcome.status < 400 else f"engine_{outcome.status // 100}xx", endings.answered(outcome.status))
+            if outcome.status < 500 and work.mark:
                 self.guard.answered(work)
         work.account.served(grant, work.waited_s, self.monotonic() - work.arrival.arrived)
 

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from standby.wire.headers import EPOCH, INSTANCE, PREFIX, REQUEST_ID, REWRITTEN, TOKEN
@@ -15,6 +16,8 @@ from standby.wire.pool import CONNECT_LIMIT_S, IDLE_LIMIT, ConnectionPool
 NEVER_FORWARDED: Final = REWRITTEN | {b"authorization", b"cookie", b"x-api-key", REQUEST_ID}
 # Larger bodies are not copied behind their head, but written after it.
 COPY_LIMIT: Final = 64 * 1024
+# Longer than any path of a data route without a query.
+_LONGEST_REMEMBERED: Final = 256
 
 
 class RelayRequest(NamedTuple):
@@ -36,25 +39,37 @@ class RelayRequest(NamedTuple):
 
     def head(self) -> bytes:
         """Return the request's head; hop-by-hop headers, credentials and foreign x-standby-* headers are left out."""
+        _, instance, epoch, token, path, headers, body, request_id, method, _ = self
         lines = [
             b"%b: %b\r\n" % (name, value)
-            for name, value in self.headers
+            for name, value in headers
             if name not in NEVER_FORWARDED and not name.startswith(PREFIX)
         ]
-        return b"%b %b HTTP/1.1\r\nhost: door\r\n%b: %b\r\n%b: %b\r\n%b: %d\r\n%b: %b\r\n%bcontent-length: %d\r\n\r\n" % (
-            self.method.encode(),
-            self.path.encode(),
-            TOKEN,
-            self.token.encode(),
-            INSTANCE,
-            self.instance.encode(),
-            EPOCH,
-            self.epoch,
+        begin = _remembered if len(path) <= _LONGEST_REMEMBERED else _beginning
+        return b"%b%b: %b\r\n%bcontent-length: %d\r\n\r\n" % (
+            begin(method, path, token, instance, epoch),
             REQUEST_ID,
-            self.request_id.encode(),
+            request_id.encode(),
             b"".join(lines),
-            len(self.body),
+            len(body),
         )
+
+
+def _beginning(method: str, path: str, token: str, instance: str, epoch: int) -> bytes:
+    """Return the lines of a head that are the same for all requests to an instance by one path."""
+    return b"%b %b HTTP/1.1\r\nhost: door\r\n%b: %b\r\n%b: %b\r\n%b: %d\r\n" % (
+        method.encode(),
+        path.encode(),
+        TOKEN,
+        token.encode(),
+        INSTANCE,
+        instance.encode(),
+        EPOCH,
+        epoch,
+    )
+
+
+_remembered: Final = lru_cache(maxsize=1024)(_beginning)
 
 
 class OutcomeKind(Enum):
@@ -73,9 +88,9 @@ class RelayOutcome(NamedTuple):
     """How an attempt ended, and when (monotonic seconds).
 
     ``reason`` is the refusal, the engine fault or the error in words; ``saw`` says whether the engine may have seen the
-    request; ``bytes`` counts body bytes towards the client; ``status`` is 0 when there was no answer. ``fault`` is what the
-    door said of the engine (``standby.wire.headers.EngineFault``), empty where the door itself was lost or said nothing;
-    ``gone``: the engine is no more.
+    request, ``read`` whether it certainly had read all of it; ``bytes`` counts body bytes towards the client; ``status`` is 0
+    when there was no answer. ``fault`` is what the door said of the engine (``standby.wire.headers.EngineFault``), empty
+    where the door itself was lost or said nothing; ``gone``: the engine is no more.
     """
 
     kind: OutcomeKind
@@ -87,6 +102,7 @@ class RelayOutcome(NamedTuple):
     saw: bool = False
     fault: str = ""
     gone: bool = False
+    read: bool = False
 
 
 class DoorPools:

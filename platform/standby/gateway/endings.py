@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -46,7 +47,7 @@ LABELS: Final[Mapping[Setback, str]] = MappingProxyType(
 def kind_of(outcome: RelayOutcome) -> ResultKind:
     """Return whose doing the end of an attempt was."""
     if outcome.kind is OutcomeKind.DONE:
-        return _of_status(outcome.status)
+        return ResultKind.OK if outcome.status < 400 else _of_status(outcome.status)
     known = _OF_KINDS.get(outcome.kind)
     return known or _OF_FAULTS.get(outcome.fault, ResultKind.ENGINE)
 
@@ -74,20 +75,33 @@ def setback_of(outcome: RelayOutcome) -> Setback | None:
 
 
 def engine_died(outcome: RelayOutcome) -> bool:
-    """Whether an engine that had the request is no more: not a door, not a network, not one connection."""
+    """Whether an engine that may have had the request is no more: not a door, not a network, not one connection."""
     return outcome.saw and outcome.gone
+
+
+def of_the_engine(outcome: RelayOutcome) -> bool:
+    """Whether a fault may be the engine's own, of a request that it saw: not that of a door that was lost before any byte."""
+    if outcome.kind in (OutcomeKind.DONE, OutcomeKind.BROKEN_MID_STREAM):
+        return True
+    return outcome.saw and outcome.fault != ""
 
 
 def words_of(outcome: RelayOutcome) -> str:
     """Return how an attempt ended, as a trace tells it."""
     if outcome.kind is OutcomeKind.DONE:
-        return f"answered {outcome.status}"
+        return answered(outcome.status)
     if outcome.kind is OutcomeKind.ENGINE_FAILED:
         seen = "the engine may have begun" if outcome.saw else "the engine saw nothing"
         return f"failed before its first byte: {outcome.reason}, {seen}"
     if outcome.kind is OutcomeKind.BROKEN_MID_STREAM:
         return f"broke off after {outcome.bytes} bytes: {outcome.reason}"
     return f"{_WORDS[outcome.kind]}{outcome.reason}"
+
+
+@lru_cache(maxsize=1024)
+def answered(status: int) -> str:
+    """Return how a trace tells of an answer with this status."""
+    return f"answered {status}"
 
 
 def _of_status(status: int) -> ResultKind:

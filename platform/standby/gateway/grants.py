@@ -25,6 +25,7 @@ class Grant(NamedTuple):
     has ended. ``spillover``: more requests are under way here than the provisioned capacity is meant for. ``reason`` says
     why this instance, ``queue_reason`` why the request was the next one (empty: it has not waited). ``probe``: the answer
     decides whether the instance gets requests again. ``prioritised``: the engine works by the priority in the request.
+    ``prompt_bytes`` are those of the prompt's text, 0 where there is none.
     ``arrived`` is by the desk's monotonic clock, ``waited_s`` from then to the grant.
     """
 
@@ -47,6 +48,7 @@ class Grant(NamedTuple):
     priority: Priority = Priority.NORMAL
     arrived: float = 0.0
     waited_s: float = 0.0
+    prompt_bytes: int = 0
 
 
 def grant_of(
@@ -81,6 +83,7 @@ def grant_of(
         wish.priority,
         wish.arrived,
         max(0.0, now - wish.arrived),
+        wish.ask.prompt_bytes,
     )
 
 

@@ -31,6 +31,9 @@ _FIRST_LOOKS: Final = 3.0
 # Nobody is sent to an engine to learn about it if that would miss the target by so much.
 _FAR_BEYOND: Final = 2.0
 _EXPLORES: Final = 0x5EED
+# An engine that sleeps is woken for requests that another one serves only where they would be so much quicker.
+_GAIN: Final = 0.2
+_LEAST_GAIN_S: Final = 0.05
 
 
 class Health(Enum):
@@ -198,11 +201,46 @@ def usual_order(
     return tuple(one.view.label for one in sorted(weighed, key=lambda one: _rank(one, traffic, priority)))
 
 
+def worth_waking(
+    ready: Sequence[BackendView],
+    asleep: Sequence[BackendView],
+    tokens: TokenCount,
+    output: float,
+    traffic: TrafficPolicy,
+    priority: Priority,
+) -> str:
+    """Return which engine without an instance such requests should have, though another serves them; empty: none.
+
+    By thresholds the one that the rule names; learned, one that would answer a fifth and 50 ms sooner than the best that is
+    ready. One that has failed is not worth it before it is forgiven. There is at least one that is ready.
+    """
+    asleep = [view for view in asleep if view.standing.health is Health.WELL]
+    if not asleep:
+        return ""
+    if traffic.hybrid.policy is HybridPolicy.THRESHOLDS:
+        wished, _ = _wished(tokens.tokens, traffic)
+        sleeper = min(asleep, key=lambda view: _by_rule(view, wished, priority))
+        best_rule = min(_by_rule(view, wished, priority) for view in ready)
+        return sleeper.label if _by_rule(sleeper, wished, priority) < best_rule else ""
+    best = min((_weigh(view, tokens.tokens, output) for view in ready), key=lambda one: _rank(one, traffic, priority))
+    # Of an engine that has never answered only the proportion to others is known: where those are slow, it will be, too.
+    first_s, token_s = predict(best.view.estimate._replace(speed=best.view.estimate.prior), tokens.tokens, best.view.others)
+    slow = max(1.0, (best.total_s - best.view.wait_s) / max(1e-6, first_s + token_s * output))
+    found = min(
+        (_weigh(view, tokens.tokens, output, 1.0 if view.estimate.first.answers else slow) for view in asleep),
+        key=lambda one: _rank(one, traffic, priority),
+    )
+    gain = best.total_s - found.total_s
+    better = _rank(found, traffic, priority) < _rank(best, traffic, priority)
+    return found.view.label if better and gain >= max(_LEAST_GAIN_S, _GAIN * best.total_s) else ""
+
+
 # ---- learned ---------------------------------------------------------------------------------------------------
 
 
-def _weigh(view: BackendView, prompt_tokens: int, output: float) -> _Weighed:
-    forecast = predict(view.estimate, prompt_tokens, view.others)
+def _weigh(view: BackendView, prompt_tokens: int, output: float, slow: float = 1.0) -> _Weighed:
+    first_s, token_s = predict(view.estimate, prompt_tokens, view.others)
+    forecast = Forecast(first_s * slow, token_s * slow)
     return _Weighed(view, forecast, view.wait_s + forecast.first_s + forecast.token_s * output)
 
 
@@ -274,27 +312,31 @@ def _by_thresholds(
     priority: Priority,
     passed: Sequence[BackendView],
 ) -> BackendChoice:
-    policy, count = traffic.hybrid, tokens.tokens
-    tight = traffic.latency_target is not None and traffic.latency_target <= policy.tight_target
-    if count >= policy.long_prompt:
-        wished, why = EngineKind.TENSORRT_LLM, f"at least {policy.long_prompt}"
-    elif count < policy.short_prompt and tight:
-        wished, why = EngineKind.VLLM, f"below {policy.short_prompt}, latency target {traffic.latency_target:g} s"
-    else:
-        wished, why = None, "neither long, nor short with a tight latency target"
-    order = sorted(
-        views,
-        key=lambda view: (
-            _RANKS[view.standing.health],
-            view.pressed and priority in SPARED,
-            view.engine is not wished if wished is not None else _fallback_rank(view.engine),
-        ),
-    )
+    count = tokens.tokens
+    wished, why = _wished(count, traffic)
+    order = sorted(views, key=lambda view: _by_rule(view, wished, priority))
     first = order[0]
     said = [f"{count} prompt tokens{' (estimated)' if tokens.estimated else ''}, {why}"]
     said += [f"the memory of {view.label} is nearly full" for view in views if view.pressed]
     said += [_passed_over(view) for view in passed]
     return BackendChoice(tuple(view.label for view in order), f"{'; '.join(said)}: {first.label}")
+
+
+def _wished(count: int, traffic: TrafficPolicy) -> tuple[EngineKind | None, str]:
+    """Return the engine for prompts of so many tokens, and why; None: neither of the two specialists."""
+    policy = traffic.hybrid
+    tight = traffic.latency_target is not None and traffic.latency_target <= policy.tight_target
+    if count >= policy.long_prompt:
+        return EngineKind.TENSORRT_LLM, f"at least {policy.long_prompt}"
+    if count < policy.short_prompt and tight:
+        return EngineKind.VLLM, f"below {policy.short_prompt}, latency target {traffic.latency_target:g} s"
+    return None, "neither long, nor short with a tight latency target"
+
+
+def _by_rule(view: BackendView, wished: EngineKind | None, priority: Priority) -> tuple[int, bool, int]:
+    """Return what sorts: the well, those with memory to spare, the wished one or what comes first where none is."""
+    fit = int(view.engine is not wished) if wished is not None else _fallback_rank(view.engine)
+    return _RANKS[view.standing.health], view.pressed and priority in SPARED, fit
 
 
 def _fallback_rank(engine: EngineKind | None) -> int:

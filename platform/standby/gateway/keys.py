@@ -26,6 +26,7 @@ MAX_KEY_NAME: Final = 64
 _ID_BYTES: Final = 8
 _SECRET_BYTES: Final = 32
 _BEARER: Final = b"bearer "
+_MOST_PROOFS: Final = 4096
 
 
 class _Entry(Protocol[R_co]):
@@ -36,6 +37,31 @@ class _Entry(Protocol[R_co]):
 class _Copy(Protocol[R_co]):
     @property
     def entries(self) -> Mapping[str, _Entry[R_co]]: ...
+
+
+class Proofs:
+    """Which ``Authorization`` headers have been found to hold a key, so that its HMAC is not computed for each request.
+
+    A proof says that this very header is the key of this id whose digest is this one, and nothing else: whether there is
+    such a key now, with that digest, not expired, not revoked and no disabled tenant's, is asked of the ring each time. No
+    secret is kept: a header is known by its BLAKE2b under a key that only this process has, which is as hard to invert or to
+    hit as the HMAC itself. Only what proved right is kept, so that strangers fill nothing; beyond 4096 it begins anew.
+    """
+
+    def __init__(self) -> None:
+        self._key = secrets.token_bytes(32)
+        self._proved: dict[bytes, tuple[str, str]] = {}
+
+    def find(self, authorization_header: bytes) -> tuple[bytes, tuple[str, str] | None]:
+        """Return what a header is known by, and the id and the digest of the key in it where it was proved."""
+        mark = hashlib.blake2b(authorization_header, digest_size=32, key=self._key).digest()
+        return mark, self._proved.get(mark)
+
+    def add(self, mark: bytes, identity: str, digest: str) -> None:
+        """Keep a proof."""
+        if len(self._proved) >= _MOST_PROOFS:
+            self._proved.clear()
+        self._proved[mark] = (identity, digest)
 
 
 class KeyRing(Mapping[str, ApiKey]):
@@ -156,32 +182,44 @@ def issue(
 
 
 def authenticate(
-    authorization_header: bytes | None, keys: Mapping[str, ApiKey], pepper: bytes, scope: Scope | None = None
+    authorization_header: bytes | None,
+    keys: Mapping[str, ApiKey],
+    pepper: bytes,
+    scope: Scope | None = None,
+    proofs: Proofs | None = None,
 ) -> ApiKey:
-    """Return the key that ``Authorization: Bearer …`` names; ``keys`` by key id.
+    """Return the key that ``Authorization: Bearer …`` names; ``keys`` by key id. ``proofs`` are of this ``pepper``.
 
     Raises NotAuthenticated, with the same words whether the header is missing or malformed, or the key unknown, wrong,
     expired or revoked; Forbidden where the key is not for ``scope``.
     """
-    if (
-        authorization_header is None
-        or authorization_header[:7].lower() != _BEARER
-        or len(authorization_header) > MAX_KEY_LENGTH
-    ):
+    if authorization_header is None or len(authorization_header) > MAX_KEY_LENGTH:
+        raise _refusal()
+    mark, proof = (b"", None) if proofs is None else proofs.find(authorization_header)
+    identity, shown = _shown(authorization_header, pepper) if proof is None else proof
+    try:
+        found = keys[identity]
+    except KeyError:
+        raise _refusal() from None
+    if found.revoked_at is not None or not hmac.compare_digest(shown, found.digest):
+        raise _refusal()
+    if proof is None and proofs is not None:
+        proofs.add(mark, identity, shown)
+    if scope is not None and scope not in found.scopes:
+        raise Forbidden(f"this key is not for {scope.value}", remedy=f"use a key with the scope {scope.value}")
+    return found
+
+
+def _shown(authorization_header: bytes, pepper: bytes) -> tuple[str, str]:
+    """Return the id and the digest of the key that a header shows. Raises NotAuthenticated."""
+    if authorization_header[:7].lower() != _BEARER:
         raise _refusal()
     secret = authorization_header[7:].strip()
     try:
         identity, _, _rest = secret.decode("ascii").removeprefix(PREFIX).partition("-")
     except UnicodeDecodeError:
         raise _refusal() from None
-    found = keys.get(identity)
-    if found is None or found.revoked_at is not None:
-        raise _refusal()
-    if not hmac.compare_digest(hmac.digest(pepper, secret, hashlib.sha256).hex(), found.digest):
-        raise _refusal()
-    if scope is not None and scope not in found.scopes:
-        raise Forbidden(f"this key is not for {scope.value}", remedy=f"use a key with the scope {scope.value}")
-    return found
+    return identity, hmac.digest(pepper, secret, hashlib.sha256).hex()
 
 
 def acting_tenant(key: ApiKey, named: str | None) -> str:

@@ -26,7 +26,6 @@ PRIOR_WORTH: Final = 0.5
 # Seconds below which differences between first tokens, and between single tokens, do not matter.
 _FIRST_FINE_S: Final = 0.005
 _TOKEN_FINE_S: Final = 0.001
-_STREAMED: Final = 0.02
 _USUAL_PROMPT: Final = 256
 
 
@@ -91,13 +90,17 @@ class Forecast(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What an answer taught: times in seconds from the dispatch; ``others``: requests that ran beside it."""
+    """What an answer taught: times in seconds from the dispatch; ``others``: requests that ran beside it.
+
+    ``streamed``: its first byte was its first token's; else it came when all of it was there.
+    """
 
     prompt_tokens: int
     completion_tokens: int
     others: int
     first_byte_s: float
     lasted_s: float
+    streamed: bool = True
 
 
 def unknown(engine: EngineKind | None) -> Estimate:
@@ -120,7 +123,7 @@ def slowness(estimate: Estimate, answer: Answered) -> float:
     """
     alone = predict(estimate, answer.prompt_tokens, 0)
     usual_s = max(1e-6, predict(estimate, _USUAL_PROMPT, 0).first_s)
-    if _streamed(answer):
+    if _tells_first(answer):
         return max(1e-6, answer.first_byte_s * usual_s / max(1e-6, alone.first_s))
     whole_s = alone.first_s + alone.token_s * max(0, answer.completion_tokens - 1)
     return max(1e-6, answer.lasted_s * usual_s / max(1e-6, whole_s))
@@ -173,7 +176,7 @@ def _weight(known: Sums, measured: float, forecast: float, fine: float) -> float
 def _measured(estimate: Estimate, answer: Answered) -> tuple[float, float | None, float | None]:
     """Return both times, and the share of an undivided answer's news that is about the first; None: they were measured."""
     more = answer.completion_tokens - 1
-    if more < 1 or _streamed(answer):
+    if _tells_first(answer):
         decoding = answer.lasted_s - answer.first_byte_s
         return answer.first_byte_s, decoding / more if more > 2 and decoding > 0 else None, None
     first_s, token_s = predict(estimate, answer.prompt_tokens, answer.others)
@@ -183,9 +186,9 @@ def _measured(estimate: Estimate, answer: Answered) -> tuple[float, float | None
     return max(first_s / 10, first_s + beyond * share), max(token_s / 10, token_s + beyond * (1 - share) / more), share
 
 
-def _streamed(answer: Answered) -> bool:
-    """Whether the answer came in pieces: its first byte was well before its last one."""
-    return answer.completion_tokens <= 1 or answer.lasted_s - answer.first_byte_s > _STREAMED * answer.lasted_s
+def _tells_first(answer: Answered) -> bool:
+    """Whether it is known when the first token was ready: of a stream, and of an answer that has no other one."""
+    return answer.streamed or answer.completion_tokens <= 1
 
 
 def _added(sums: Sums, fade: float, x: float, z: float, y: float, w: float) -> Sums:

@@ -1,7 +1,8 @@
 """Requests that kill engines: who is suspected, who is convicted, for how long. A book of its own; no clock, no I/O.
 
-An engine that dies with one request in flight was killed by it, as far as anybody can tell: that request is convicted, and
-the same one (its tenant, its endpoint, its body) is refused for a while. Of several in flight all are suspects; a suspect
+An engine that dies with one request in flight, which it had read, was killed by it, as far as anybody can tell: that
+request is convicted, and the same one (its tenant, its endpoint, its body) is refused for a while. Of several in flight,
+and where it is not known whether the engine had read it, all are suspects; a suspect
 that is asked again runs while no other suspect of its endpoint does (``standby.gateway.quarantine``), so that a second
 death says who it was. An answer clears a suspect (field case B34).
 
@@ -45,11 +46,16 @@ class Conviction(NamedTuple):
 
 
 class Death(NamedTuple):
-    """An engine's end, as a request that was with it learns of it; ``alone``: no other request of this gateway was there."""
+    """An engine's end, as a request that was with it learns of it.
+
+    ``alone``: no other request of this gateway was there. ``read``: the engine had certainly read it; one that reached an
+    engine at its end is not what it died of.
+    """
 
     instance: str
     epoch: int
     alone: bool
+    read: bool = True
 
 
 class Verdict(Enum):
@@ -160,7 +166,7 @@ class PoisonBook:
             return self._convict(who, mark, key, "two engines died with it", now)
         if first is None:
             self._note(key, now)
-            if death.alone:
+            if death.alone and death.read:
                 return self._convict(who, mark, key, "an engine died with it, and with nothing else in flight", now)
         if self._deaths[key].solved:
             return Verdict.INNOCENT

@@ -44,15 +44,15 @@ class PoisonGuard:
         endpoint = work.desk.route.endpoint
         return self.quarantine.alone((endpoint.tenant, endpoint.name), work.desk.route.policy.max_cold_wait)
 
-    def died(self, work: Work, grant: Grant) -> Verdict:
-        """An engine has died with this request in flight."""
-        verdict = self.book.died(work.who, self._mark(work), self._death(work, grant), self.monotonic())
+    def died(self, work: Work, grant: Grant, *, read: bool) -> Verdict:
+        """An engine has died with this request in flight; ``read``: it certainly had read it."""
+        verdict = self.book.died(work.who, self._mark(work), self._death(work, grant, read=read), self.monotonic())
         work.suspect = verdict is Verdict.SUSPECT
         return verdict
 
-    def faulty(self, work: Work, grant: Grant) -> None:
+    def faulty(self, work: Work, grant: Grant, *, read: bool) -> None:
         """An engine has answered with a fault of its own: it may be at its end without its socket's telling."""
-        self.book.faulty(work.who, self._mark(work), self._death(work, grant), self.monotonic())
+        self.book.faulty(work.who, self._mark(work), self._death(work, grant, read=read), self.monotonic())
 
     def answered(self, work: Work) -> None:
         """An engine has answered this request."""
@@ -69,5 +69,5 @@ class PoisonGuard:
         return work.mark
 
     @staticmethod
-    def _death(work: Work, grant: Grant) -> Death:
-        return Death(grant.instance, grant.epoch, work.desk.alone(grant))
+    def _death(work: Work, grant: Grant, *, read: bool) -> Death:
+        return Death(grant.instance, grant.epoch, work.desk.alone(grant), read)

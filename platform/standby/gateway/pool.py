@@ -16,7 +16,7 @@ from standby.gateway.learned import Answered, Estimate
 from standby.gateway.prefix import home_of
 from standby.gateway.ready_instance import ReadyInstance
 from standby.gateway.results import Result, ResultKind
-from standby.gateway.router import Choice, at_home, choose, two_of
+from standby.gateway.router import Choice, at_home, choose, least_loaded, two_of
 
 _MEMORY: Final = 16
 _WEIGH_EVERY: Final = 16
@@ -46,6 +46,7 @@ class Pool:
     service_s: float | None = None
     output: float | None = None
     _seeds: Sequence[int] = ()
+    _taught: int = 0
     _ended: int = 0
 
     def __post_init__(self) -> None:
@@ -64,6 +65,11 @@ class Pool:
         members, outstanding = self.members, self.outstanding
         count = len(members)
         spare = priority in SPARED
+        if count == 1 and not tried and ask.adapter is None:
+            alone = members[0]
+            load = outstanding.get(alone.record.id, 0)
+            if load < alone.slots and alone.plain(now, guarded=guarded, spare=spare):
+                return least_loaded(alone.record.id, load, alone.slots)
         if ask.prefix and count > 1 and not tried and ask.adapter is None:
             home = members[home_of(ask.prefix, self._seeds)]
             if home.traffic.prefix_affinity:
@@ -110,6 +116,11 @@ class Pool:
             self.broke = False
         broke = self.broke and not able
         self.standing = observe(self.standing, able=able, broke=broke, now=now, return_after=return_after, forgiven=forgiven)
+
+    def asleep(self, slots: int, *, failing: bool) -> BackendView:
+        """Return it as ``hybrid`` compares it if it were up; it has no instances. ``failing``: the controller says so."""
+        standing = Standing(Health.FAILED, self.standing.since) if failing else self.standing
+        return BackendView(self.label, self.engine, self.estimate, slots=slots, standing=standing)
 
     def view(self, now: float) -> BackendView:
         """Return it as ``hybrid`` compares it; it has instances."""
@@ -158,19 +169,22 @@ class Pool:
             self._weigh()
 
     def _learn(self, member: ReadyInstance, result: Result, in_flight: int, now: float) -> None:
-        self.service_s = _mean(self.service_s, result.lasted_s)
+        known_s = self.service_s
+        self.service_s = result.lasted_s if known_s is None else known_s + (result.lasted_s - known_s) / _MEMORY
         prompt, completion, first_byte_s = result.prompt_tokens, result.completion_tokens, result.first_byte_s
         if prompt is None or first_byte_s is None or result.lasted_s <= 0:
             return
-        knows = not self.label and self.estimate.first.answers > _KNOWS_ENOUGH
+        # Counted here: the estimate's own count fades with each surprise, and under load hardly comes that far.
+        knows = not self.label and self._taught > _KNOWS_ENOUGH
         if knows and self._ended & 3 and member.slots == member.record.slots:
             return
-        answer = Answered(prompt, completion or 0, in_flight - 1, first_byte_s, result.lasted_s)
+        answer = Answered(prompt, completion or 0, in_flight - 1, first_byte_s, result.lasted_s, result.streamed)
         if completion:
             self.output = _mean(self.output, completion)
         if member.traffic.adaptive_concurrency and member.record.slots > 1:
             slow = learned.slowness(self.estimate, answer)
             member.may_run(concurrency.sampled(member.limit, member.record.slots, in_flight, slow))
+        self._taught += 1
         self.estimate = learned.learn(self.estimate, answer, now, fit=not knows or not self._ended & 15)
 
     def _weigh(self) -> None:

@@ -7,7 +7,7 @@ A head whose body does not follow in the same turn of the loop goes out alone, s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
@@ -15,7 +15,9 @@ from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 from standby.wire.headers import status_line
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGISendEvent
+    from uvicorn._types import ASGISendEvent, HTTPScope
+
+    from standby.gateway.public_port import PublicProtocol
 
 _BODILESS: Final = frozenset({204, 304})
 
@@ -34,10 +36,47 @@ class Signal(asyncio.Event):
 class PublicCycle(RequestResponseCycle):
     """Sends as uvicorn's own does: same framing, same rules for what an application may send when."""
 
-    # Class attributes, since uvicorn's constructor has run before a cycle becomes one of these.
-    _held: bytes = b""
-    _flush: asyncio.Handle | None = None
-    _loop: asyncio.AbstractEventLoop
+    def __init__(self, port: PublicProtocol, scope: HTTPScope, *, keep_alive: bool) -> None:
+        super().__init__(
+            scope,
+            port.transport,
+            port.flow,
+            port.logger,
+            port.access_logger,
+            False,  # no access log; by position, since each request pays
+            port.server_state.default_headers,
+            Signal(port.loop),
+            port.expect_100_continue,
+            keep_alive,
+            port.on_response_complete,
+        )
+        self._loop = port.loop
+        self._held = b""
+        self._flush: asyncio.Handle | None = None
+        self.on_gone: Callable[[], object] | None = None
+
+    def watch(self, on_gone: Callable[[], object] | None) -> None:
+        """Call ``on_gone`` once when the caller has left, in the next turn of the loop; at once if it has. None: no more.
+
+        As ``receive`` would tell it, without a coroutine that waits for it. The request's body must have been read.
+        """
+        if on_gone is not None and (self.disconnected or self.response_complete):
+            on_gone()
+            return
+        self.on_gone = on_gone
+        if self.flow.read_paused:
+            # A large body has stopped the reading; unread, an end would not be noticed.
+            self.flow.resume_reading()
+
+    def caller_left(self) -> None:
+        """The connection is lost."""
+        if self.on_gone is not None and not self.response_complete:
+            self._loop.call_soon(self._tell_gone)
+
+    def _tell_gone(self) -> None:
+        on_gone, self.on_gone = self.on_gone, None
+        if on_gone is not None:
+            on_gone()
 
     async def send(self, message: ASGISendEvent) -> None:
         """Take one ASGI message. Raises RuntimeError for one out of turn, and for a body that is not as long as announced."""
@@ -123,11 +162,3 @@ class PublicCycle(RequestResponseCycle):
         if not self.keep_alive:
             self.transport.close()
         self.on_response()
-
-
-def adopt(cycle: RequestResponseCycle, loop: asyncio.AbstractEventLoop) -> None:
-    """Make a cycle that uvicorn has just made one of ours, before it has begun; there is no seam for another class."""
-    cycle.__class__ = PublicCycle
-    assert isinstance(cycle, PublicCycle)
-    cycle._loop = loop  # noqa: SLF001 - the constructor that never was
-    cycle.message_event = Signal(loop)

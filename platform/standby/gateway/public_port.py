@@ -8,14 +8,21 @@ notice neither that the caller left nor end the work behind it (field case B25).
 from __future__ import annotations
 
 import asyncio
+import urllib.parse
 from enum import Enum
-from typing import ClassVar
+from functools import lru_cache
+from typing import ClassVar, Final
 
+import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from standby.gateway.public_cycle import adopt
+from standby.gateway.public_cycle import PublicCycle
 from standby.wire.headers import status_line
 from standby.wire.sockets import tune
+
+# Longer than any path of a data route.
+_LONGEST_REMEMBERED: Final = 256
 
 
 class Awaited(Enum):
@@ -47,6 +54,8 @@ class PublicProtocol(HttpToolsProtocol):
     _last = False
     _since = 0.0
     _watchdog: asyncio.TimerHandle | None = None
+    _idle_since: float | None = None
+    _idle_timer: asyncio.TimerHandle | None = None
 
     # -- asyncio.Protocol --------------------------------------------------------------------------------------
 
@@ -59,15 +68,19 @@ class PublicProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        if self._watchdog is not None:
-            self._watchdog.cancel()
-            self._watchdog = None
+        for timer in (self._watchdog, self._idle_timer):
+            if timer is not None:
+                timer.cancel()
+        self._watchdog = self._idle_timer = None
+        if isinstance(self.cycle, PublicCycle):
+            self.cycle.caller_left()
 
     def data_received(self, data: bytes) -> None:
         if self._deaf:
             return
+        self._idle_since = None
         if self._awaited is Awaited.NOTHING and self.cycle.response_complete:
-            # Whatever comes, even an empty line, has stopped uvicorn's keep-alive timer: from here on a head is owed.
+            # Whatever comes, even an empty line, has ended the idle time: from here on a head is owed.
             self._owe(Awaited.HEAD)
         super().data_received(data)
         if self._awaited is Awaited.NOTHING:
@@ -96,17 +109,47 @@ class PublicProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        """Start the request: as uvicorn does, without what this gateway never has (WebSockets, pipelines, access logs)."""
         self._awaited = Awaited.BODY
-        super().on_headers_complete()
-        if self.cycle is None:  # CONNECT gets none
+        parser, scope = self.parser, self.scope
+        version = parser.get_http_version()
+        scope["method"] = parser.get_method().decode("ascii")
+        if version != "1.1":
+            scope["http_version"] = version
+        # Raises for CONNECT, whose target is no URL: it gets no cycle.
+        url = self.url
+        path, raw_path, query = _remembered(url) if len(url) <= _LONGEST_REMEMBERED else _taken_apart(url)
+        scope["path"], scope["raw_path"], scope["query_string"] = path, raw_path, query
+        keep_alive = version != "1.0" and not self._last and parser.should_keep_alive()
+        self.cycle = PublicCycle(self, scope, keep_alive=keep_alive)
+        self._start_asgi_task(self.cycle, self.app)
+
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if cycle.response_complete:
             return
-        adopt(self.cycle, self.loop)
-        if self._last:
-            self.cycle.keep_alive = False
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         self._awaited = Awaited.NOTHING
-        super().on_message_complete()
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.more_body = False
+            cycle.message_event.set()
+
+    def on_response_complete(self) -> None:
+        """The connection is idle. One timer for all such times: starting and ending one for each answer costs more."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        if self.flow.read_paused:
+            self.flow.resume_reading()
+        self._idle_since = self.loop.time()
+        if self._idle_timer is None:
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._check_idle)
 
     def send_400_response(self, msg: str) -> None:
         """Answer bytes that are not HTTP, unless an answer is on its way: it must not get another into its middle."""
@@ -159,6 +202,16 @@ class PublicProtocol(HttpToolsProtocol):
         self.transport.write(status_line(431) + framing + message)
         self.transport.close()
 
+    def _check_idle(self) -> None:
+        self._idle_timer = None
+        if self._idle_since is None or self.transport.is_closing():
+            return
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        if left <= 0:
+            self.transport.close()
+        else:
+            self._idle_timer = self.loop.call_later(left, self._check_idle)
+
     def _check(self) -> None:
         self._watchdog = None
         if self._awaited is Awaited.NOTHING or self.transport.is_closing():
@@ -168,3 +221,15 @@ class PublicProtocol(HttpToolsProtocol):
             self.transport.close()
         else:
             self._watchdog = self.loop.call_later(left, self._check)
+
+
+def _taken_apart(url: bytes) -> tuple[str, bytes, bytes]:
+    """Return decoded path, path and query of a request's target. Raises HttpParserInvalidURLError."""
+    parsed = httptools.parse_url(url)
+    raw_path: bytes = parsed.path
+    path = raw_path.decode("ascii")
+    return urllib.parse.unquote(path) if "%" in path else path, raw_path, parsed.query or b""
+
+
+# Nobody has shown a key yet: long targets of strangers are not remembered.
+_remembered: Final = lru_cache(maxsize=1024)(_taken_apart)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from standby.domain.instance import Instance
-from standby.domain.traffic import TrafficPolicy
+from standby.domain.traffic import BreakerPolicy, TrafficPolicy
 from standby.gateway import breaker, concurrency, pace
 from standby.gateway.breaker import BreakerState, Permit, Phase
 from standby.gateway.concurrency import Limit
 from standby.gateway.pace import Pace
 from standby.gateway.prefix import seed_of
+from standby.gateway.results import Result, ResultKind
 from standby.gateway.router import Candidate
 
 
@@ -33,6 +34,7 @@ class ReadyInstance:
     seed: int = field(init=False)
     pressed: bool = field(init=False)
     unreached: bool = False
+    _good: int = 0
 
     def __post_init__(self) -> None:
         self.breaker = breaker.closed(self.traffic.breaker)
@@ -68,6 +70,35 @@ class ReadyInstance:
             record.adapters,
             self.pressed,
         )
+
+    def plain(self, now: float, *, guarded: bool, spare: bool) -> bool:
+        """Whether nothing at all speaks against it, be its slots free."""
+        return (
+            self.blocked_until <= now
+            and (not guarded or self.breaker.phase is Phase.CLOSED)
+            and self.pace.health >= 1.0
+            and not (spare and self.pressed)
+        )
+
+    def ended(self, result: Result | None, policy: BreakerPolicy, now: float, *, probe: bool) -> None:
+        """Tell its breaker how a request has ended.
+
+        Good ones are only counted, as nearly all are: the breaker gets their number with the next thing that it has to judge.
+        """
+        state = self.breaker
+        if (
+            result is not None
+            and result.kind is ResultKind.OK
+            and now < state.fold_at
+            and state.phase is Phase.CLOSED
+            and state.policy is policy
+        ):
+            self._good += 1
+            return
+        if self._good:
+            state = state._replace(good=state.good + self._good)
+            self._good = 0
+        self.breaker = breaker.record(state, result, policy, now, probe=probe)
 
     def permit(self, now: float) -> Permit:
         """Return what its breaker says."""

@@ -14,12 +14,13 @@ from standby.domain.ask import NOTHING, Ask
 from standby.domain.instance import Instance, InstanceState
 from standby.domain.priority import Priority
 from standby.domain.traffic import Tier, TrafficPolicy
-from standby.gateway import breaker
+from standby.gateway import breaker, prompt_lengths
 from standby.gateway.breaker import Phase
-from standby.gateway.hybrid import BackendView, TokenCount, bytes_decide, choose_backend, usual_order
+from standby.gateway.hybrid import BackendView, TokenCount, bytes_decide, choose_backend, usual_order, worth_waking
 from standby.gateway.pool import Pool
+from standby.gateway.prompt_lengths import Lengths
 from standby.gateway.ready_instance import ReadyInstance
-from standby.gateway.results import Result
+from standby.gateway.results import Result, ResultKind
 from standby.gateway.route import Route, RoutePart, TokenCounter
 from standby.gateway.router import Choice, choose
 
@@ -27,9 +28,9 @@ __all__ = ["ReadyInstance", "ReadyInstances"]
 
 _NOBODY: Final[frozenset[str]] = frozenset()
 _USUAL_TRAFFIC: Final = TrafficPolicy()
-_USUAL_BYTES_PER_TOKEN: Final = 4.0
 _USUAL_OUTPUT: Final = 64.0
-_MEMORY: Final = 16
+# An engine that sleeps is asked for so often at most while others serve its requests.
+WAKE_EVERY_S: Final = 5.0
 # What an instance goes through when it is put to sleep; any other way out of being ready is a failure.
 _IN_ORDER: Final = frozenset({InstanceState.DRAINING, InstanceState.SUSPENDING, InstanceState.ASLEEP})
 
@@ -49,8 +50,9 @@ class ReadyInstances:
     _all: dict[str, ReadyInstance] = field(default_factory=dict)
     _ejected: dict[str, int] = field(default_factory=dict)
     _ticket: int = 0
-    _asked_bytes: float | None = None
-    _read_tokens: float | None = None
+    _lengths: Lengths = prompt_lengths.UNKNOWN
+    _failing: str = ""
+    _woke_at: float = -math.inf
 
     # ---- what the directory tells ------------------------------------------------------------------------------
 
@@ -74,6 +76,8 @@ class ReadyInstances:
         """From now on prefer instances of the versions of the route's parts; where one is empty, all of it are alike."""
         self._traffic, self._parts, self._count = route.traffic, route.parts, route.count_tokens
         self._guarded = route.traffic.tier is not Tier.BEST_EFFORT
+        failure = route.endpoint.failure
+        self._failing = failure.backend if failure is not None and failure.variant in ("", route.variant.name) else ""
         for part in route.parts:
             pool = self.backends.get(part.backend)
             if pool is None or pool.engine is not part.engine:
@@ -131,24 +135,26 @@ class ReadyInstances:
             ready = self.usable[instance]
             ready.breaker = breaker.probing(ready.breaker)
 
-    def gave_back(self, instance: str, epoch: int, result: Result | None, now: float, *, probe: bool = False) -> None:
+    def gave_back(
+        self, instance: str, epoch: int, result: Result | None, now: float, *, probe: bool = False, prompt_bytes: int = 0
+    ) -> None:
         """One request of the instance has ended; ``probe``, as it was taken. ``result`` None: nobody knows how."""
         in_flight = self.outstanding[instance]
         if in_flight > 1:
             self.outstanding[instance] = in_flight - 1
         else:
             del self.outstanding[instance]
-        ready = self.find(instance, epoch)
-        if ready is None:
+        ready = self._all.get(instance)
+        if ready is None or ready.record.epoch != epoch:
             return
         if self._guarded or probe:
-            ready.breaker = breaker.record(ready.breaker, result, self._traffic.breaker, now, probe=probe)
+            ready.ended(result, self._traffic.breaker, now, probe=probe)
         pool = self.backends.get(ready.record.backend)
         if result is None or pool is None:
             return
         pool.ended(ready, result, in_flight, now)
-        if self._only is None and result.prompt_tokens is not None:
-            self._read_tokens = _mean(self._read_tokens, result.prompt_tokens)
+        if len(self._parts) > 1 and result.kind is ResultKind.OK and result.prompt_tokens is not None:
+            self._lengths = prompt_lengths.counted(self._lengths, prompt_bytes, result.prompt_tokens)
 
     # ---- what others read --------------------------------------------------------------------------------------
 
@@ -160,8 +166,38 @@ class ReadyInstances:
         for part in self._parts:
             pool = self.backends[part.backend]
             pool.look(now, self._traffic.hybrid.return_after, guarded=self._guarded)
-            views.append(BackendView(pool.label, pool.engine, pool.estimate, slots=part.slots, standing=pool.standing))
-        return usual_order(views, self._tokens(ask, None), self._output(ask), self._traffic, priority)[0]
+            views.append(pool.asleep(part.slots, failing=part.backend == self._failing and not pool.members))
+        output = self._output(ask)
+        return usual_order(views, self._tokens(ask, views, priority, output), output, self._traffic, priority)[0]
+
+    def better_asleep(self, ask: Ask, priority: Priority, now: float) -> str:
+        """Return an engine that has no instance and should have this request, which another one serves; empty: none.
+
+        Once in ``WAKE_EVERY_S`` at most: it is asked for, and its own requests keep it awake from then on.
+        """
+        if len(self._parts) < 2 or ask.adapter is not None or now - self._woke_at < WAKE_EVERY_S:
+            return ""
+        ready, asleep = [], []
+        for part in self._parts:
+            pool = self.backends[part.backend]
+            pool.look(now, self._traffic.hybrid.return_after, guarded=self._guarded)
+            if pool.members:
+                ready.append(pool.view(now))
+            else:
+                asleep.append(pool.asleep(part.slots, failing=part.backend == self._failing))
+        if not ready or not asleep:
+            return ""
+        output = self._output(ask)
+        tokens = self._tokens(ask, [*ready, *asleep], priority, output)
+        found = worth_waking(ready, asleep, tokens, output, self._traffic, priority)
+        if found:
+            self._woke_at = now
+        return found
+
+    def sleeps(self, backend: str) -> bool:
+        """Whether the engine has no usable instance; of a variant with one engine, whether there is none at all."""
+        pool = self.backends.get(backend) if len(self._parts) > 1 else None
+        return not self.usable if pool is None else not pool.members
 
     def service_s(self, now: float) -> float | None:  # noqa: ARG002 # measured means do not age by themselves
         """Return the mean seconds for which a request holds a slot; None: not known yet."""
@@ -223,7 +259,6 @@ class ReadyInstances:
         for label in chosen.order:
             choice = self.backends[label].choose(now, self._ticket, ask, priority, tried, guarded=self._guarded)
             if choice.instance is not None:
-                self._asked_bytes = _mean(self._asked_bytes, ask.prompt_bytes)
                 passed = "" if label == chosen.order[0] else f", which has no slot free, so {label}"
                 return choice._replace(backend=label, reason=f"{chosen.reason}{passed}; {choice.reason}")
             if choice.retry_at is not None:
@@ -252,17 +287,14 @@ class ReadyInstances:
         return Choice(ready.record.id, reason, None, label, True)
 
     def _tokens(
-        self, ask: Ask, views: list[BackendView] | None, priority: Priority = Priority.NORMAL, output: float = 0.0
+        self, ask: Ask, views: list[BackendView], priority: Priority = Priority.NORMAL, output: float = 0.0
     ) -> TokenCount:
         """Count the prompt's tokens where that can change the choice, and a tokenizer is there; else estimate."""
-        undecided = views is not None and not bytes_decide(views, ask.prompt_bytes, output, self._traffic, priority)
+        undecided = not bytes_decide(views, ask.prompt_bytes, output, self._traffic, priority)
         counted = self._count(ask) if undecided and self._count is not None else None
         if counted is not None:
             return counted
-        ratio = _USUAL_BYTES_PER_TOKEN
-        if self._asked_bytes and self._read_tokens:
-            ratio = max(1.0, self._asked_bytes / self._read_tokens)
-        return TokenCount(round(ask.prompt_bytes / ratio))
+        return TokenCount(prompt_lengths.tokens_of(self._lengths, ask.prompt_bytes))
 
     def _output(self, ask: Ask) -> float:
         known = [pool.output for pool in self.backends.values() if pool.output is not None]
@@ -304,7 +336,3 @@ class ReadyInstances:
 def _is_present(record: Instance, versions: dict[str, str]) -> bool:
     version = versions.get(record.backend)
     return version is not None and (not version or record.version in ("", version))
-
-
-def _mean(before: float | None, new: float) -> float:
-    return new if before is None else before + (new - before) / _MEMORY

@@ -12,7 +12,7 @@ from typing import Any, Final
 from standby.gateway.door_client import COPY_LIMIT, DoorPools, OutcomeKind, RelayOutcome, RelayRequest
 from standby.gateway.inline import Inline
 from standby.wire.connection import Loss, ResponseHead, WireConnection
-from standby.wire.headers import ENGINE_ERROR, ENGINE_GONE, ENGINE_SAW, REFUSED
+from standby.wire.headers import ENGINE_ERROR, ENGINE_GONE, ENGINE_SAW, REFUSED, Sight
 from standby.wire.sse import error_event
 
 Message = MutableMapping[str, Any]
@@ -27,10 +27,13 @@ class _Ending:
     saw: bool = False
     fault: str = ""
     gone: bool = False
+    read: bool = False
 
 
 STALE_WITHIN_S: Final = 1.0
 
+_NOTHING: Final = Sight.NOTHING.encode()
+_ALL: Final = Sight.ALL.encode()
 _DONE: Final = _Ending(OutcomeKind.DONE, saw=True)
 _DECLINED: Final = _Ending(OutcomeKind.DECLINED, "the engine answered 503", saw=True)
 
@@ -47,6 +50,7 @@ class Attempt:
         "_gone",
         "_head",
         "_pending",
+        "_pool",
         "_pools",
         "_refused",
         "_request",
@@ -69,6 +73,7 @@ class Attempt:
         self._request = request
         self._send = send
         self._extra_headers = extra_headers
+        self._pool = pools.of(request.door)
         self._turn: asyncio.Future[RelayOutcome | None] = pools.loop.create_future()
         self._connection: WireConnection | None = None
         self._head: ResponseHead | None = None
@@ -88,7 +93,7 @@ class Attempt:
     async def run(self) -> RelayOutcome:
         """Send the request and wait for the ending."""
         if not self._turn.done():
-            connection = self._pools.of(self._request.door).take()
+            connection = self._pool.take()
             if connection is None:
                 await self._connect()
             else:
@@ -129,7 +134,7 @@ class Attempt:
 
     async def _connect(self) -> None:
         try:
-            connection = await self._pools.of(self._request.door).connect()
+            connection = await self._pool.connect()
         except OSError as error:
             host, port = self._request.door
             reason = f"door {host}:{port} does not accept: {error or type(error).__name__}"
@@ -161,8 +166,9 @@ class Attempt:
             self._refused = _Ending(OutcomeKind.REFUSED, marks[REFUSED].decode("latin-1"))
         elif ENGINE_ERROR in marks:
             fault = marks[ENGINE_ERROR].decode("latin-1")
-            saw = marks.get(ENGINE_SAW) != b"0"
-            self._refused = _Ending(OutcomeKind.ENGINE_FAILED, fault, saw, fault, ENGINE_GONE in marks)
+            seen = marks.get(ENGINE_SAW)
+            saw, read = seen != _NOTHING, seen == _ALL
+            self._refused = _Ending(OutcomeKind.ENGINE_FAILED, fault, saw, fault, ENGINE_GONE in marks, read)
         elif head.status == HTTPStatus.SERVICE_UNAVAILABLE and self._request.declinable:
             self._refused = _DECLINED
 
@@ -184,7 +190,7 @@ class Attempt:
             fault = connection.trailer_fault.decode("latin-1")
             # The door has closed the stream with its error event; it was no success all the same.
             self._emit(_broken_off(data, fault))
-            self._end(_Ending(OutcomeKind.BROKEN_MID_STREAM, fault, True, fault, connection.trailer_gone))
+            self._end(_Ending(OutcomeKind.BROKEN_MID_STREAM, fault, True, fault, connection.trailer_gone, True))
         else:
             self._emit({"type": "http.response.body", "body": data, "more_body": False})
             self._end(_DONE)
@@ -238,7 +244,7 @@ class Attempt:
         connection = self._connection
         assert connection is not None  # only called from its callback
         self._connection = None
-        self._pools.of(self._request.door).give_back(connection)
+        self._pool.give_back(connection)
         return connection
 
     # -- to the client -------------------------------------------------------------------------------------
@@ -296,6 +302,7 @@ class Attempt:
                     ending.saw,
                     ending.fault,
                     ending.gone,
+                    ending.read,
                 )
             )
 

@@ -34,8 +34,10 @@ class DemandReporter:
 
     def changed(self, desk: Desk, urgent: bool) -> None:
         """A desk's counts have changed; ``urgent`` when its first waiter has come."""
-        self._dirty[id(desk)] = desk
-        self._wake.set()
+        # Twice for each request: what is to be sent already needs nothing more, as its loop was woken for it.
+        if id(desk) not in self._dirty:
+            self._dirty[id(desk)] = desk
+            self._wake.set()
         if urgent:
             self._urgent.set()
 

@@ -24,10 +24,14 @@ class ResultKind(Enum):
 
 
 class Result(NamedTuple):
-    """``first_byte_s`` and ``lasted_s`` count from the dispatch, in seconds; tokens as far as they are known."""
+    """``first_byte_s`` and ``lasted_s`` count from the dispatch, in seconds; tokens as far as they are known.
+
+    ``streamed``: the answer came as a stream, so that its first byte was its first token's.
+    """
 
     kind: ResultKind
     lasted_s: float = 0.0
     first_byte_s: float | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
+    streamed: bool = False

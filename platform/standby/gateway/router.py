@@ -7,6 +7,7 @@ all, without every gateway running to the same one); for all where there are no 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
@@ -57,6 +58,12 @@ class Choice(NamedTuple):
 
 
 _NONE: Final = Choice(None, "none of them at once")
+
+
+@lru_cache(maxsize=4096)
+def least_loaded(instance: str, outstanding: int, slots: int) -> Choice:
+    """Return the choice of the instance with the fewest outstanding requests per slot; remembered, as its words are made."""
+    return Choice(instance, f"least outstanding: {outstanding} of {slots} slots")
 
 
 def chance(ticket: int, salt: int = 0) -> float:
@@ -119,8 +126,8 @@ def choose(
     chosen = equals[0] if len(equals) == 1 else _one_of(equals, ticket)
     if chosen.permit is not None and chosen.permit.probe:
         return Choice(chosen.instance, f"probe: {chosen.permit.reason}", None, "", True)
-    reason = f"least outstanding: {chosen.outstanding} of {chosen.slots} slots"
-    return Choice(chosen.instance, reason if least < _SHY else f"{reason}{_reluctance(least)}")
+    choice = least_loaded(chosen.instance, chosen.outstanding, chosen.slots)
+    return choice if least < _SHY else Choice(chosen.instance, f"{choice.reason}{_reluctance(least)}")
 
 
 def _one_of(equals: Sequence[Candidate], ticket: int) -> Candidate:

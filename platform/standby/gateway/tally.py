@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from standby.domain.demand import Demand
 from standby.gateway.grants import Route
-from standby.gateway.waiting_room import WaitingRoom
+from standby.gateway.ready_instances import ReadyInstances
+from standby.gateway.waiting_room import WaitingRoom, Wish
+
+# For two beats: the word of one message may be overtaken by the next one before anybody decides.
+MISSED_FOR_S: Final = 2.0
 
 
 @dataclass(slots=True)
 class Tally:
     """``granted`` counts grants by backend; a variant without backends has the one whose name is empty.
 
-    Times are by the desk's monotonic clock.
+    ``turned_away``: wanted by requests that found no room. Times are by the desk's monotonic clock.
     """
 
     opened_at: float
     granted: dict[str, int] = field(default_factory=dict)
     turned_away: set[str] = field(default_factory=set)
     _active: dict[str, float] = field(default_factory=dict)
+    _missed: dict[str, float] = field(default_factory=dict)
 
     def took(self, backend: str, now: float) -> None:
         """A request goes to an instance of the backend."""
@@ -34,6 +40,25 @@ class Tally:
     def wanted(self, backend: str, now: float) -> None:
         """Somebody waits for the backend, or did."""
         self._active[backend] = now
+
+    def misses(self, instances: ReadyInstances, wish: Wish, now: float) -> bool:
+        """Note an engine that sleeps and should have this request, which is served without it; whether there is one."""
+        if wish.wanted is not None or wish.tried:
+            return False
+        backend = instances.better_asleep(wish.ask, wish.priority, now)
+        if backend:
+            self._missed[backend] = now + MISSED_FOR_S
+            self.wanted(backend, now)
+        return bool(backend)
+
+    def in_vain(self, backend: str, now: float) -> bool:
+        """Whether the backend was asked for by somebody who does not wait for it."""
+        return backend in self.turned_away or self._missed.get(backend, now) > now
+
+    def forget(self, instances: ReadyInstances) -> None:
+        """Keep only what was asked for in vain of engines that sleep still."""
+        self.turned_away = {backend for backend in self.turned_away if instances.sleeps(backend)}
+        self._missed = {backend: until for backend, until in self._missed.items() if instances.sleeps(backend)}
 
     def active_at(self, backend: str) -> float:
         """Return when the backend was last used or wanted; if it never was, since when nobody did."""
@@ -54,7 +79,8 @@ def demands_of(
 ) -> tuple[Demand, ...]:
     """Return one message for each engine of the variant; ``last_activity`` is the whole desk's.
 
-    A request that found nothing ready and no room counts as waiting once: it, too, wants the engine awake. What is in
+    A request that found nothing ready and no room, or was served by an engine that is not the best for it, counts as waiting
+    once for the one that it wanted: it, too, wants that awake. What is in
     flight without a grant and does not wait is between two steps, and counts for the preferred engine.
     """
     known = {part.backend for part in route.parts}
@@ -78,7 +104,7 @@ def demands_of(
                 variant=route.variant.name,
                 backend=part.backend,
                 in_flight=running,
-                queued=queued or int(part.backend in tally.turned_away),
+                queued=queued or int(tally.in_vain(part.backend, now)),
                 queued_bytes=waiting.body_bytes + (0 if at else sum(count.body_bytes for count in stranded)),
                 idle=0.0 if running or queued else max(0.0, now - active_at),
                 oldest_arrival_at=room.oldest_arrival_at(part.backend if route.hybrid else None),

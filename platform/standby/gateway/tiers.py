@@ -18,7 +18,7 @@ class Setback(Enum):
     """Why an attempt has brought nothing, as far as it matters for another one. No byte has gone to the caller."""
 
     REFUSED = "refused"  # the door let nothing in: the platform's own race
-    NOT_BEGUN = "not-begun"  # nobody accepted the request, so no engine can have begun it
+    NOT_BEGUN = "not-begun"  # nobody accepted the request, or nobody read it: no engine can have begun
     DECLINED = "declined"  # the engine itself said 503
     MAYBE_BEGUN = "maybe-begun"  # the engine may have been at work on it when it failed
     LETHAL = "lethal"  # the engine died of it, as far as anybody can tell: it was alone there
@@ -40,18 +40,19 @@ class TierRules(NamedTuple):
 
 
 _GIVE_UP: Final = dict.fromkeys(Setback, Step.GIVE_UP)
-_CANNOT_HAVE_BEGUN: Final = {Setback.NOT_BEGUN: Step.ELSEWHERE, Setback.DECLINED: Step.ELSEWHERE}
-_QUEUED: Final = {Setback.REFUSED: Step.QUEUE}
+_LET_IN_NOWHERE: Final = {Setback.REFUSED: Step.QUEUE}
+# What no engine has begun is not lost, however often that happens, until its wait is over; a 503 is an answer in the end.
+_CANNOT_HAVE_BEGUN: Final = _LET_IN_NOWHERE | {Setback.NOT_BEGUN: Step.QUEUE, Setback.DECLINED: Step.ELSEWHERE}
 
 RULES: Final[Mapping[Tier, TierRules]] = MappingProxyType(
     {
-        Tier.CRITICAL: TierRules(
-            True, MappingProxyType(_GIVE_UP | _QUEUED | _CANNOT_HAVE_BEGUN | {Setback.MAYBE_BEGUN: Step.ELSEWHERE})
-        ),
-        Tier.STANDARD: TierRules(True, MappingProxyType(_GIVE_UP | _QUEUED | _CANNOT_HAVE_BEGUN)),
-        Tier.BEST_EFFORT: TierRules(False, MappingProxyType(_GIVE_UP | _QUEUED)),
+        Tier.CRITICAL: TierRules(True, MappingProxyType(_GIVE_UP | _CANNOT_HAVE_BEGUN | {Setback.MAYBE_BEGUN: Step.ELSEWHERE})),
+        Tier.STANDARD: TierRules(True, MappingProxyType(_GIVE_UP | _CANNOT_HAVE_BEGUN)),
+        Tier.BEST_EFFORT: TierRules(False, MappingProxyType(_GIVE_UP | _LET_IN_NOWHERE)),
     }
 )
+# The time of an attempt that ended so is part of the wait, and not of the engine's.
+NOT_STARTED: Final = frozenset({Setback.REFUSED, Setback.NOT_BEGUN})
 # The tiers in which an engine's 503 is followed by another attempt, as long as there was none.
 DECLINABLE: Final = frozenset(tier for tier, rules in RULES.items() if rules.after[Setback.DECLINED] is Step.ELSEWHERE)
 

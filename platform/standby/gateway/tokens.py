@@ -1,8 +1,8 @@
 """How many tokens a prompt has, counted with the model's own tokenizer.
 
-The tokenizer comes from where the model's bytes come from, at the first prompt that must be counted, in a thread: until it
-is there, and where there is none, nothing is counted and whoever asks estimates. What counts is the text alone: neither the
-token by which some models begin every text, nor the words of a chat template.
+The tokenizer comes from where the model's bytes come from, as soon as an endpoint of several engines is asked, in a thread:
+until it is there, and where there is none, nothing is counted and whoever asks estimates. What counts is the text alone:
+neither the token by which some models begin every text, nor the words of a chat template.
 """
 
 from __future__ import annotations
@@ -76,9 +76,15 @@ class PromptTokens:
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def counter(self, model: Model) -> TokenCounter | None:
-        """Return what counts prompts for ``model``; None where none of its weights has a tokenizer that could be read."""
+        """Return what counts prompts for ``model``; None where none of its weights has a tokenizer that could be read.
+
+        Begins to read it, so that it is there when the first prompt must be counted. Needs a running loop.
+        """
         place = place_of(model)
-        return None if place is None else partial(self._count, place)
+        if place is None:
+            return None
+        self._tokenizer(place.manifest.digest, place)
+        return partial(self._count, place)
 
     async def stop(self) -> None:
         """End what is being read."""

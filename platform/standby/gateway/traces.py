@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
+from standby.domain.model import EngineKind
 from standby.domain.priority import Priority
-from standby.gateway.grants import Grant, Route
+from standby.domain.traffic import Tier
+from standby.gateway.grants import Grant
 from standby.gateway.metering import Usage
 from standby.sagemaker.runtime.contract import Arrival
 
@@ -17,17 +19,21 @@ DEFAULT_TRACES = 2000
 
 
 class AttemptTrace(NamedTuple):
-    """One attempt: where and why there (``grant``), how it ended, and for how long it lasted. ``id``: what the engine saw."""
+    """One attempt: where and why there, how it ended, and for how long it lasted. ``id``: what the engine saw.
+
+    Plain values only, here and in RequestTrace: a past request keeps no desk, and so no deleted endpoint, in memory.
+    """
 
     id: str
-    grant: Grant
+    instance: str
+    address: tuple[str, int]
+    epoch: int
+    backend: str
+    engine: EngineKind | None
+    reason: str
+    probe: bool
     outcome: str
     lasted_s: float
-
-    @property
-    def instance(self) -> str:
-        """Where it went."""
-        return self.grant.instance
 
 
 class RequestTrace(NamedTuple):
@@ -37,7 +43,10 @@ class RequestTrace(NamedTuple):
     """
 
     arrival: Arrival
-    route: Route
+    tenant: str
+    endpoint: str
+    variant: str
+    tier: Tier
     priority: Priority
     waited_s: float
     queue_reason: str
@@ -54,6 +63,22 @@ class RequestTrace(NamedTuple):
         return self.arrival.request_id
 
 
+def attempt_of(name: str, grant: Grant, outcome: str, lasted_s: float) -> AttemptTrace:
+    """Return what is kept of an attempt; ``name``: the request's id as the engine saw it."""
+    return AttemptTrace(
+        name,
+        grant.instance,
+        grant.address,
+        grant.epoch,
+        grant.backend,
+        grant.engine,
+        grant.reason,
+        grant.probe,
+        outcome,
+        lasted_s,
+    )
+
+
 @dataclass
 class Traces:
     """The ring; 0 keeps nothing."""
@@ -67,7 +92,7 @@ class Traces:
 
     def last(self, tenant: str, endpoint: str | None, most: int) -> list[RequestTrace]:
         """Return a tenant's last requests, the newest first; of one endpoint, or of all."""
-        found = (trace for trace in self._of(tenant) if endpoint in (None, trace.route.endpoint.name))
+        found = (trace for trace in self._of(tenant) if endpoint in (None, trace.endpoint))
         return list(islice(found, most))
 
     def find(self, tenant: str, name: str) -> RequestTrace | None:
@@ -79,7 +104,7 @@ class Traces:
         return None
 
     def _of(self, tenant: str) -> Iterator[RequestTrace]:
-        return (trace for trace in reversed(self._ring) if trace.route.endpoint.tenant == tenant)
+        return (trace for trace in reversed(self._ring) if trace.tenant == tenant)
 
 
 def view(trace: RequestTrace) -> dict[str, Any]:
@@ -88,9 +113,9 @@ def view(trace: RequestTrace) -> dict[str, Any]:
     return {
         "id": trace.id,
         "request_id": trace.arrival.echoed.decode("latin-1"),
-        "endpoint": trace.route.endpoint.name,
-        "variant": trace.route.variant.name,
-        "tier": trace.route.traffic.tier.value,
+        "endpoint": trace.endpoint,
+        "variant": trace.variant,
+        "tier": trace.tier.value,
         "priority": trace.priority.value,
         "arrived_at": trace.arrival.arrived_at,
         "waited_ms": _ms(trace.waited_s),
@@ -105,17 +130,16 @@ def view(trace: RequestTrace) -> dict[str, Any]:
 
 
 def _attempt(attempt: AttemptTrace) -> dict[str, Any]:
-    grant = attempt.grant
-    host, port = grant.address
+    host, port = attempt.address
     return {
         "id": attempt.id,
-        "instance": grant.instance,
+        "instance": attempt.instance,
         "door": f"{host}:{port}",
-        "epoch": grant.epoch,
-        "backend": grant.backend,
-        "engine": None if grant.engine is None else grant.engine.value,
-        "reason": grant.reason,
-        "probe": grant.probe,
+        "epoch": attempt.epoch,
+        "backend": attempt.backend,
+        "engine": None if attempt.engine is None else attempt.engine.value,
+        "reason": attempt.reason,
+        "probe": attempt.probe,
         "outcome": attempt.outcome,
         "lasted_ms": _ms(attempt.lasted_s),
     }

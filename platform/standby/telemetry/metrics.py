@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from standby.telemetry.lean import LeanCounter, LeanHistogram, LeanSummary
 
 REGISTRY: Final = CollectorRegistry()
 
@@ -32,7 +34,7 @@ _WAIT_BUCKETS: Final = (
     300,
 )
 
-REQUESTS: Final = Counter(
+REQUESTS: Final = LeanCounter(
     "standby_requests",
     "Requests that ended, by outcome",
     ("tenant", "endpoint", "outcome"),
@@ -49,40 +51,40 @@ ASYNC_QUEUED: Final = Gauge(
     ("tenant", "endpoint"),
     registry=REGISTRY,
 )
-QUEUE_WAIT: Final = Histogram(
+QUEUE_WAIT: Final = LeanHistogram(
     "standby_queue_wait_seconds",
     "From arrival to dispatch, by the rung the request found",
     ("tenant", "endpoint", "rung"),
     buckets=_WAIT_BUCKETS,
     registry=REGISTRY,
 )
-FIRST_BYTE: Final = Histogram(
+FIRST_BYTE: Final = LeanHistogram(
     "standby_time_to_first_byte_seconds",
     "From arrival, queue included, to the first byte of the answer",
     ("tenant", "endpoint", "rung"),
     buckets=_WAIT_BUCKETS,
     registry=REGISTRY,
 )
-DURATION: Final = Histogram(
+DURATION: Final = LeanHistogram(
     "standby_request_duration_seconds",
     "From arrival to the last byte",
     ("tenant", "endpoint", "rung"),
     buckets=_WAIT_BUCKETS,
     registry=REGISTRY,
 )
-PROMPT_TOKENS: Final = Counter(
+PROMPT_TOKENS: Final = LeanCounter(
     "standby_prompt_tokens",
     "Tokens of prompts that engines were asked with; estimated: 1 where it had to be reckoned from their bytes",
     ("tenant", "endpoint", "estimated"),
     registry=REGISTRY,
 )
-COMPLETION_TOKENS: Final = Counter(
+COMPLETION_TOKENS: Final = LeanCounter(
     "standby_completion_tokens",
     "Tokens that engines generated; estimated: 1 where a stream's events had to be counted",
     ("tenant", "endpoint", "estimated"),
     registry=REGISTRY,
 )
-BILLED_REQUESTS: Final = Counter(
+BILLED_REQUESTS: Final = LeanCounter(
     "standby_billed_requests",
     "Requests that used tokens, each once whatever attempts it took; ending: whole or partial (broken off, caller left)",
     ("tenant", "endpoint", "ending"),
@@ -96,32 +98,34 @@ REQUEUED: Final = Counter(
 )
 # CloudWatch's metrics of AWS/SageMaker by their own names and dimensions; the unit stands in brackets.
 _AWS_LABELS: Final = ("tenant", "EndpointName", "VariantName", "InferenceComponentName")
-AWS_INVOCATIONS: Final = Counter("standby_aws_Invocations", "CloudWatch's Invocations (None)", _AWS_LABELS, registry=REGISTRY)
-AWS_4XX: Final = Counter(
+AWS_INVOCATIONS: Final = LeanCounter(
+    "standby_aws_Invocations", "CloudWatch's Invocations (None)", _AWS_LABELS, registry=REGISTRY
+)
+AWS_4XX: Final = LeanCounter(
     "standby_aws_Invocation4XXErrors",
     "CloudWatch's Invocation4XXErrors (None): the engine answered 4xx, or the request was throttled or not to be served",
     _AWS_LABELS,
     registry=REGISTRY,
 )
-AWS_5XX: Final = Counter(
+AWS_5XX: Final = LeanCounter(
     "standby_aws_Invocation5XXErrors",
     "CloudWatch's Invocation5XXErrors (None): the engine answered 5xx, failed, or took too long",
     _AWS_LABELS,
     registry=REGISTRY,
 )
-AWS_MODEL_LATENCY: Final = Summary(
+AWS_MODEL_LATENCY: Final = LeanSummary(
     "standby_aws_ModelLatency",
     "CloudWatch's ModelLatency (Microseconds): from the dispatch to the last byte of the answer",
     _AWS_LABELS,
     registry=REGISTRY,
 )
-AWS_OVERHEAD_LATENCY: Final = Summary(
+AWS_OVERHEAD_LATENCY: Final = LeanSummary(
     "standby_aws_OverheadLatency",
     "CloudWatch's OverheadLatency (Microseconds): from arrival to dispatch, a cold start included",
     _AWS_LABELS,
     registry=REGISTRY,
 )
-AWS_MODEL_SETUP_TIME: Final = Summary(
+AWS_MODEL_SETUP_TIME: Final = LeanSummary(
     "standby_aws_ModelSetupTime",
     "CloudWatch's ModelSetupTime (Microseconds): each climb to ready that requests here waited for, once",
     _AWS_LABELS,
@@ -145,13 +149,13 @@ AWS_PROVISIONED_UTILIZATION: Final = Gauge(
     _AWS_LABELS,
     registry=REGISTRY,
 )
-AWS_PROVISIONED_INVOCATIONS: Final = Counter(
+AWS_PROVISIONED_INVOCATIONS: Final = LeanCounter(
     "standby_aws_ServerlessProvisionedConcurrencyInvocations",
     "CloudWatch's ServerlessProvisionedConcurrencyInvocations (Count)",
     _AWS_LABELS,
     registry=REGISTRY,
 )
-AWS_SPILLOVER_INVOCATIONS: Final = Counter(
+AWS_SPILLOVER_INVOCATIONS: Final = LeanCounter(
     "standby_aws_ServerlessProvisionedConcurrencySpilloverInvocations",
     "CloudWatch's ServerlessProvisionedConcurrencySpilloverInvocations (Count)",
     _AWS_LABELS,

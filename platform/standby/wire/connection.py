@@ -24,6 +24,7 @@ class Loss(StrEnum):
     """Why a connection ended before its response was complete."""
 
     CLOSED = "closed"
+    RESET = "reset"  # with something of what was sent not taken by the peer
     MALFORMED = "malformed"
 
 
@@ -226,11 +227,11 @@ class WireConnection(asyncio.Protocol):
         if sink is not None and self._head_told and self._head.ends_at_eof:
             self._finish(sink, b"")
         else:
-            self._lose(Loss.CLOSED)
+            self._lose(Loss.RESET if self.transport.get_write_buffer_size() else Loss.CLOSED)
 
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - a reset and an early end are the same here
+    def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
-        self._lose(Loss.CLOSED)
+        self._lose(Loss.CLOSED if exc is None else Loss.RESET)
         if self.on_idle_close is not None:
             self.on_idle_close(self)
         self._parser = None  # type: ignore[assignment] # breaks the cycle with the parser's callbacks

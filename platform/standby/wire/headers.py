@@ -2,9 +2,9 @@
 
 A request to a door is plain HTTP/1.1 with the engine's own path plus TOKEN, INSTANCE, EPOCH and REQUEST_ID. A door that
 refuses before the engine saw anything sets REFUSED. A door whose engine failed before the first byte answers 502 with
-ENGINE_ERROR and ENGINE_SAW, and with ENGINE_GONE where the engine itself is no more; after the first byte of a chunked
-event stream it ends the body with an error event and sets ENGINE_ERROR (and ENGINE_GONE) as a trailer, so that the gateway
-does not take the orderly end for a success.
+ENGINE_ERROR and ENGINE_SAW (a ``Sight``), and with ENGINE_GONE where the engine itself is no more; after the first byte of a
+chunked event stream it ends the body with an error event and sets ENGINE_ERROR (and ENGINE_GONE) as a trailer, so that the
+gateway does not take the orderly end for a success.
 """
 
 from __future__ import annotations
@@ -67,6 +67,14 @@ class EngineFault(StrEnum):
     TIMEOUT = "timeout"  # it stayed silent for longer than the door's limit
     MALFORMED = "malformed"  # what it sent is not HTTP
     ABORTED = "aborted"  # the node ended the request: drain limit, shutdown
+
+
+class Sight(StrEnum):
+    """What an engine had seen of a request that it failed."""
+
+    NOTHING = "0"  # certainly: it cannot have begun
+    PERHAPS = "1"  # it may have begun
+    ALL = "2"  # certainly: it had read the whole request, or had begun to answer
 
 
 STATUS_LINES: Final[dict[int, bytes]] = {

@@ -363,3 +363,7 @@ async def test_two_engines_of_a_variant_are_woken_and_laid_to_sleep_by_their_own
         busy = there.demand("h", 0, 1, variant="AllTraffic", backend="fake")
         await there.beat(busy, there.demand("h", 0, variant="AllTraffic", backend="spare"))
         await until(lambda: rungs() == {"spare": Rung.ASLEEP, "fake": Rung.READY}, within_s=LIMIT_S)
+
+        # Who is served by the other engine and would rather have this one says so; nobody waits.
+        await there.beat(busy, there.demand("h", 1, variant="AllTraffic", backend="spare"))
+        await until(lambda: rungs() == {"spare": Rung.READY, "fake": Rung.READY}, within_s=LIMIT_S)

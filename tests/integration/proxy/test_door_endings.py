@@ -50,7 +50,7 @@ async def test_engine_failure_before_the_first_byte_is_a_502(rig: Rig, handler: 
     rig.engine.handler = handler  # type: ignore[assignment] # a handler
     answer = await rig.ask()
     assert answer.status == 502
-    assert (answer.headers["x-standby-engine-error"], answer.headers["x-standby-engine-saw"]) == (fault, "1")
+    assert (answer.headers["x-standby-engine-error"], answer.headers["x-standby-engine-saw"]) == (fault, "2")
     assert answer.complete
     assert rig.in_flight == 0
 

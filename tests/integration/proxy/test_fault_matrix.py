@@ -12,6 +12,7 @@ import pytest
 from botocore.eventstream import EventStreamBuffer
 
 from standby.domain.traffic import BreakerPolicy, BreakerRule, Tier, TrafficPolicy
+from support.failing_engines import dies, resets, stalls
 from support.failover_rig import FailoverRig, Replica, answer_with, failover_rig, token_event
 from support.raw_http import RawAnswer
 from support.upstream import Call
@@ -20,7 +21,7 @@ from support.waiting import until
 OPENAI = "/v1/completions"
 INVOKE = "/endpoints/e/invocations"
 INVOKE_STREAM = "/endpoints/e/invocations-response-stream"
-PAUSE_S = 0.1
+PAUSE_S = 0.02
 
 
 class Moment(Enum):
@@ -39,9 +40,17 @@ class Outcome(Enum):
     ERROR = "an error of ours"
     PASSED = "the engine's own 503"
     BROKEN = "a broken answer that says so"
+    NOBODY = "an error that says that no engine accepted it"
 
 
-W, O, E, P, B = Outcome.WHOLE, Outcome.OTHER, Outcome.ERROR, Outcome.PASSED, Outcome.BROKEN  # noqa: E741 # a table's cells
+W, O, E, P, B, N = (  # noqa: E741 # a table's cells
+    Outcome.WHOLE,
+    Outcome.OTHER,
+    Outcome.ERROR,
+    Outcome.PASSED,
+    Outcome.BROKEN,
+    Outcome.NOBODY,
+)
 _TIERS: Final = (Tier.CRITICAL, Tier.STANDARD, Tier.BEST_EFFORT)
 # In the order of the tiers. An engine that dies with a request alone in flight was killed by it: that is never repeated.
 TABLE: Final[dict[str, dict[Moment, tuple[Outcome, Outcome, Outcome]]]] = {
@@ -50,22 +59,11 @@ TABLE: Final[dict[str, dict[Moment, tuple[Outcome, Outcome, Outcome]]]] = {
     "slows": {Moment.BEFORE_HEADERS: (W, W, W), Moment.AFTER_HEADERS: (W, W, W), Moment.MID_STREAM: (W, W, W)},
     "resets": {Moment.BEFORE_HEADERS: (O, E, E), Moment.AFTER_HEADERS: (O, E, E), Moment.MID_STREAM: (B, B, B)},
     "503": {Moment.BEFORE_HEADERS: (O, O, P), Moment.AFTER_HEADERS: (O, O, P), Moment.MID_STREAM: (B, B, B)},
+    # Nobody accepts: nothing has begun, and there are no other moments.
+    "is dead": {Moment.BEFORE_HEADERS: (O, O, N)},
 }
 # A whole answer that says 503 says it in its head, whenever its body comes.
 WHOLE_503: Final = (O, O, P)
-
-
-async def dies(replica: Replica, call: Call) -> None:
-    replica.die()
-    await call.gone.wait()
-
-
-async def stalls(_replica: Replica, call: Call) -> None:
-    await call.gone.wait()
-
-
-async def resets(_replica: Replica, call: Call) -> None:
-    call.reset()
 
 
 ENDS: Final[dict[str, Callable[[Replica, Call], Awaitable[None]]]] = {"dies": dies, "stalls": stalls, "resets": resets}
@@ -139,12 +137,19 @@ def outcome_of(path: str, answer: RawAnswer) -> Outcome:
 
 def _refusal(path: str, answer: RawAnswer) -> Outcome:
     if path == OPENAI:
+        if answer.status == 503 and answer.body != b'{"error": "busy"}':
+            assert json.loads(answer.body)["error"]["code"] == "unavailable"
+            assert answer.headers["retry-after"]
+            return N
         if answer.status == 503:
-            assert answer.body == b'{"error": "busy"}'
             return P
         assert (answer.status, json.loads(answer.body)["error"]["code"]) == (502, "engine_died")
         return E
-    assert (answer.status, answer.headers["x-amzn-errortype"].partition(":")[0]) == (424, "ModelError")
+    kind = answer.headers["x-amzn-errortype"].partition(":")[0]
+    if answer.status == 503:
+        assert kind == "ServiceUnavailable"
+        return N
+    assert (answer.status, kind) == (424, "ModelError")
     return P if json.loads(answer.body)["OriginalStatusCode"] == 503 else E
 
 
@@ -171,6 +176,8 @@ async def test_every_cell_has_its_outcome(tier: Tier, path: str) -> None:
                 cell = f"{fault} {moment.value}"
                 by_tier = WHOLE_503 if fault == "503" and not streams else outcomes
                 expected[cell] = by_tier[_TIERS.index(tier)]
+                if fault == "is dead":
+                    await rig.dead(first)
                 first.behaves = behaviour(fault, moment, streams=streams)
                 found[cell] = outcome_of(path, await ask(rig, path, cell))
                 await until(rig.settled)

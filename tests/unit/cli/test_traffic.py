@@ -87,7 +87,7 @@ def facts(policy: TrafficPolicy, backends: int = 0, wait: float = 50.0) -> dict[
 
 def test_the_default_policy_in_words() -> None:
     told = facts(TrafficPolicy())
-    assert told["tier"].startswith("standard: one more try where no engine can have begun")
+    assert told["tier"].startswith("standard: as many tries as needed where no engine can have begun")
     assert told["latency target"] == "none"
     assert told["queue"] == "static: adaptive needs a latency target"
     assert told["urgent"] == "weight 5, goes first after 1.0 s, refused after 50.0 s"

@@ -18,6 +18,7 @@ from support.cluster import GIB, HATCHED, TENANT, Cluster
 pytestmark = pytest.mark.decision
 
 durations = st.sampled_from([0, 0.5, 3, 20, 300, "forever"])
+concurrency = st.none() | st.integers(1, 9)
 policies = st.fixed_dictionaries(
     {
         "keep_ready": durations,
@@ -41,14 +42,22 @@ def lowered(made: Plan) -> list[str]:
 class AnyCluster(RuleBasedStateMachine):
     """Two endpoints, two nodes, and everything that can happen to them; ``decide`` proves idempotence each time."""
 
-    @initialize(first=policies, second=policies, load=st.sampled_from([0.2, 3.0, 25.0]), hatch=st.sampled_from([0.0, 4.0]))
-    def build(self, first: dict[str, Any], second: dict[str, Any], load: float, hatch: float) -> None:
+    @initialize(
+        first=policies,
+        second=policies,
+        load=st.sampled_from([0.2, 3.0, 25.0]),
+        hatch=st.sampled_from([0.0, 4.0]),
+        limits=st.tuples(concurrency, concurrency),
+    )
+    def build(
+        self, first: dict[str, Any], second: dict[str, Any], load: float, hatch: float, limits: tuple[int | None, int | None]
+    ) -> None:
         self.cluster = Cluster(load_s=load, back_off_s=5.0, hatch_s=hatch)
         self.cluster.add_node("n1", capacity=GIB, zygotes=HATCHED)
         self.cluster.add_node("n2", capacity=GIB)
         self.policies = {"a": first, "b": second}
-        for name, policy in self.policies.items():
-            self.cluster.add_endpoint(name, memory_mb=200, **policy)
+        for (name, policy), limit in zip(self.policies.items(), limits, strict=True):
+            self.cluster.add_endpoint(name, memory_mb=200, limit=limit, **policy)
         self.cluster.decide()
 
     @rule(name=st.sampled_from("ab"), queued=st.integers(0, 12), in_flight=st.integers(0, 12))

@@ -33,6 +33,17 @@ def test_it_never_asks_more_of_an_instance_than_its_slots() -> None:
     assert wanted(6, slots=2, scale_out_at=100) == 3
 
 
+def test_demand_that_grew_in_steps_is_met_in_one_plan() -> None:
+    """Planning again over its own result would otherwise find that the second step, too, has lasted for long enough."""
+    history = (Bucket(80.0, 2, 2, 2), Bucket(80.5, 3, 3, 3), Bucket(99.5, 3, 4, 4))
+    demand = EndpointDemand(queued=4, valid=True, valid_since=0.0, history=history)
+    policy = ScalePolicy(slots=1, max_instances=9)
+    first = scaling.desired(demand, 1.0, policy, scaling.Capacity(1, 1, 0.0, climb_s=2.0), 100.0)
+    again = scaling.desired(demand, 1.0, policy, scaling.Capacity(first.count, 1, 0.0, climb_s=2.0), 100.0)
+    assert (first.count, again.count) == (3, 3)
+    assert first.wake_at == again.wake_at == 101.75  # when the fourth will have lasted, too
+
+
 @pytest.mark.parametrize("value", [0, -1])
 def test_it_is_above_zero(value: float) -> None:
     with pytest.raises(ValueError, match="greater than 0"):

@@ -120,6 +120,19 @@ def test_a_changed_minimum_brings_instances_up_beside_the_one_that_runs() -> Non
     assert first in cluster.slots
 
 
+def test_slots_of_an_instance_that_nothing_was_heard_of_move_when_it_has_heard_the_order() -> None:
+    """Its node may have read the first order and open the door with all of its slots."""
+    cluster = started(variant("a", limit=2, slots=2, max_instances=2))
+    cluster.ask(variant="a", queued=1)
+    cluster.decide()
+    assert doors(cluster) == [2]
+    cluster.resize("e", "a", min_ready=2)
+    cluster.decide()
+    assert doors(cluster) == [1, 0]
+    cluster.run_until(1010.0)
+    assert doors(cluster) == [1, 1]
+
+
 def test_slots_under_a_limit_move_only_when_the_other_door_has_let_go_of_them() -> None:
     cluster = started(variant("a", limit=10, slots=10, max_instances=2))
     cluster.ask(variant="a", queued=1)

@@ -6,7 +6,7 @@ import pytest
 
 from standby.gateway.answer_headers import ROUTE, answer_headers
 from standby.sagemaker.runtime.contract import Arrival, Job
-from support.past_requests import an_attempt
+from support.past_requests import a_grant
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from support.past_requests import an_attempt
     ],
 )
 def test_the_reason_is_one_line_whatever_a_caller_has_named(reason: str, attempt: int, told: bytes) -> None:
-    grant = an_attempt(reason=reason).grant
+    grant = a_grant(reason=reason)
     headers = dict(answer_headers(Job("/v1/completions", [], b"{}", []), Arrival(0, 0, "g-1", b"mine"), grant, 0.5, attempt))
     assert headers[ROUTE] == told
     assert headers[b"x-request-id"] == b"mine"

@@ -6,7 +6,7 @@ import random
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from standby.gateway import concurrency
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.decision
 class _Engine:
     """Closed loop: as many requests as the limit allows; beyond its knee the engine thrashes. Ends lag behind dispatches."""
 
-    def __init__(self, slots: int, knee: float, *, factor: float, seed: int) -> None:
-        self.slots, self.knee, self.factor = slots, knee, factor
+    def __init__(self, slots: int, knee: float, *, factor: float, seed: int, sigma: float = 0.3) -> None:
+        self.slots, self.knee, self.factor, self.sigma = slots, knee, factor, sigma
         self.chance = random.Random(seed)
         self.limit = concurrency.fresh(slots)
         self.under_way: deque[float] = deque()
@@ -37,7 +37,7 @@ class _Engine:
 
     def _slowness(self, in_flight: int) -> float:
         crowded = self.factor if in_flight > self.knee else 1.0
-        return crowded * self.chance.lognormvariate(0.0, 0.3)
+        return crowded * self.chance.lognormvariate(0.0, self.sigma)
 
 
 @settings(max_examples=15, deadline=None)
@@ -62,11 +62,15 @@ def test_it_returns_to_the_slots_when_the_engine_recovers(slots: int, seed: int)
     assert engine.run(1000)[-1] == slots
 
 
-@settings(max_examples=8, deadline=None)
-@given(slots=st.integers(1, 64), seed=st.integers(0, 99))
-def test_a_healthy_engine_keeps_every_slot(slots: int, seed: int) -> None:
-    engine = _Engine(slots, slots, factor=1.0, seed=seed)
-    assert set(engine.run(500)) == {slots}
+@settings(max_examples=20, deadline=None)
+@given(slots=st.integers(1, 64), seed=st.integers(0, 10_000), sigma=st.floats(0.0, 0.5))
+@example(slots=31, seed=8, sigma=0.3)
+@example(slots=31, seed=40, sigma=0.5)
+@example(slots=64, seed=88, sigma=0.5)
+def test_a_healthy_engine_keeps_every_slot(slots: int, seed: int, sigma: float) -> None:
+    """However much its requests differ by chance: at the most here, one of six is 1.6 times slower than usual, or more."""
+    engine = _Engine(slots, slots, factor=1.0, seed=seed, sigma=sigma)
+    assert set(engine.run(3000)) == {slots}
 
 
 def test_an_engine_that_shares_its_processor_keeps_its_four_slots() -> None:

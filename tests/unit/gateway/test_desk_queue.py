@@ -16,7 +16,9 @@ from standby.domain.priority import Priority
 from standby.domain.traffic import HybridChoice, HybridPolicy, PriorityPolicy, TrafficPolicy
 from standby.gateway.desk import AllRooms, Desk, Grant, Route
 from standby.gateway.grants import RoutePart
+from standby.gateway.ready_instances import WAKE_EVERY_S
 from standby.gateway.results import Result, ResultKind
+from standby.gateway.tally import MISSED_FOR_S
 from support.builders import an_endpoint, an_instance
 from support.turns import turn
 
@@ -292,6 +294,36 @@ async def test_a_waiter_of_a_hybrid_variant_asks_for_the_engine_that_it_wants() 
     vllm, tensorrt = rig.desk.demands("g", "b", 11)
     assert (vllm.queued, vllm.in_flight, tensorrt.queued, tensorrt.in_flight) == (0, 0, 0, 0)
     assert tensorrt.idle == 4.0
+
+
+async def test_who_is_served_by_one_engine_asks_for_the_other_one_that_it_should_have() -> None:
+    """It does not wait; the demand is told for once, and again after a while as long as that engine sleeps."""
+    rig = Rig(traffic=BY_LENGTH, parts=PARTS, backends=TWO)
+    rig.ready(slots=4, backend="vllm", engine=EngineKind.VLLM, version="v1")
+
+    async def told_after(ask: Ask) -> list[int]:
+        with rig.desk.enter():
+            grant = await rig.ask(ask=ask)
+            assert grant.backend == "vllm"
+            told = [demand.queued for demand in rig.desk.demands("g", "b", 1)]
+            rig.desk.release(grant)
+        return told
+
+    long_prompt = Ask(prompt_bytes=10_000)
+    assert await told_after(Ask(prompt_bytes=10)) == [0, 0]
+    assert await told_after(long_prompt) == [0, 1]
+    assert rig.urgent == 0
+    rig.now += MISSED_FOR_S
+    assert await told_after(long_prompt) == [0, 0]
+    rig.now += WAKE_EVERY_S
+    assert await told_after(long_prompt) == [0, 1]
+    tensorrt = rig.desk.demands("g", "b", 5)[1]
+    assert tensorrt.idle == 0.0
+    rig.ready(slots=4, id="t", backend="tensorrt-llm", engine=EngineKind.TENSORRT_LLM, version="v2")
+    assert [demand.queued for demand in rig.desk.demands("g", "b", 7)] == [0, 0]
+    grant = await rig.ask(ask=long_prompt)
+    assert grant.backend == "tensorrt-llm"
+    rig.desk.release(grant)
 
 
 async def test_ten_thousand_wait_and_leave_and_every_slot_goes_to_one_who_is_there() -> None:

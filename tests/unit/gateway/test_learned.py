@@ -115,11 +115,23 @@ def test_whole_answers_teach_the_sum_of_both_parts() -> None:
     answers = []
     for number in range(80):
         streamed = _answer(_TRUE, 200, 0, (10, 60, 200)[number % 3])
-        answers.append(streamed._replace(first_byte_s=streamed.lasted_s))
+        answers.append(streamed._replace(first_byte_s=streamed.lasted_s, streamed=False))
     forecast = learned.predict(_learnt(answers), 200, 0)
     for tokens in (60, 200):
         true = _answer(_TRUE, 200, 0, tokens).lasted_s
         assert forecast.first_s + forecast.token_s * (tokens - 1) == pytest.approx(true, rel=0.35)
+
+
+def test_a_whole_answer_that_trickles_does_not_tell_its_first_token() -> None:
+    """However long its bytes take on the way: the first one came when the engine had all of it."""
+    known = _learnt([_answer(_TRUE, 200, 0, 20)] * 20)
+    before = learned.predict(known, 200, 0)
+    trickled = Answered(200, 100, 0, 8.0, 10.0, streamed=False)
+    stream, whole = (
+        learned.predict(learned.learn(known, trickled._replace(streamed=streamed), 20.0), 200, 0) for streamed in (True, False)
+    )
+    assert stream.first_s > whole.first_s
+    assert stream.token_s < before.token_s < whole.token_s
 
 
 def test_what_is_old_or_rests_on_little_is_uncertain() -> None:

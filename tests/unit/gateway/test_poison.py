@@ -52,6 +52,14 @@ def test_who_was_there_by_chance_is_cleared_when_the_culprit_is_found() -> None:
     assert book.standing(CALM, 1.0) is Standing.UNKNOWN
 
 
+def test_what_an_engine_may_not_have_read_is_a_suspect_though_it_was_alone() -> None:
+    """A request that reached an engine at its end is not what it died of; a second death convicts all the same."""
+    book = PoisonBook()
+    assert book.died(WHO, CALM, Death("i-1", 1, alone=True, read=False), 0.0) is Verdict.SUSPECT
+    assert book.standing(CALM, 0.1) is Standing.SUSPECT
+    assert book.died(WHO, CALM, Death("i-2", 1, alone=True, read=False), 1.0) is Verdict.CONVICTED
+
+
 def test_the_same_request_twice_in_one_death_is_no_second_death() -> None:
     book = PoisonBook()
     for moment in (0.0, 0.1, 0.2):

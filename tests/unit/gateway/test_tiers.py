@@ -14,8 +14,8 @@ Q, E, G = Step.QUEUE, Step.ELSEWHERE, Step.GIVE_UP
 @pytest.mark.parametrize(
     ("tier", "steps"),
     [
-        (Tier.CRITICAL, {"refused": Q, "not-begun": E, "declined": E, "maybe-begun": E, "lethal": G}),
-        (Tier.STANDARD, {"refused": Q, "not-begun": E, "declined": E, "maybe-begun": G, "lethal": G}),
+        (Tier.CRITICAL, {"refused": Q, "not-begun": Q, "declined": E, "maybe-begun": E, "lethal": G}),
+        (Tier.STANDARD, {"refused": Q, "not-begun": Q, "declined": E, "maybe-begun": G, "lethal": G}),
         (Tier.BEST_EFFORT, {"refused": Q, "not-begun": G, "declined": G, "maybe-begun": G, "lethal": G}),
     ],
 )
@@ -25,8 +25,9 @@ def test_what_each_tier_does(tier: Tier, steps: dict[str, Step]) -> None:
 
 @pytest.mark.parametrize("tier", Tier)
 @pytest.mark.parametrize("setback", Setback)
-def test_there_is_one_retry_but_a_doors_refusal_is_never_lost(tier: Tier, setback: Setback) -> None:
-    expected = Step.QUEUE if setback is Setback.REFUSED else Step.GIVE_UP
+def test_there_is_one_retry_but_what_nobody_has_begun_is_not_lost(tier: Tier, setback: Setback) -> None:
+    kept = {Setback.REFUSED} if tier is Tier.BEST_EFFORT else {Setback.REFUSED, Setback.NOT_BEGUN}
+    expected = Step.QUEUE if setback in kept else Step.GIVE_UP
     assert next_step(tier, setback, retried=True) is expected
 
 

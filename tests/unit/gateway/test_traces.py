@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from enum import Enum
+
 from standby.domain.traffic import Tier
 from standby.gateway.metering import Usage
 from standby.gateway.neighbours import known
@@ -81,6 +84,21 @@ def test_what_is_told_of_a_request() -> None:
         "ending": "ok",
     }
     assert told["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "estimated": True}
+
+
+def test_a_past_request_keeps_no_desk_in_memory() -> None:
+    """Plain values only: a deleted endpoint's desk and route are not held until the ring has been round."""
+    plain = (str, int, float, bool, Enum, type(None), bytes)
+    trace = a_trace(attempts=(an_attempt(),))
+
+    def flat(value: object) -> Iterator[object]:
+        if isinstance(value, tuple):
+            for part in value:
+                yield from flat(part)
+        else:
+            yield value
+
+    assert [value for value in flat(trace) if not isinstance(value, plain)] == []
 
 
 def test_a_request_that_went_nowhere_has_used_nothing() -> None:

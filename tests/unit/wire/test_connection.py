@@ -166,7 +166,7 @@ def test_reset_never_ends_a_body() -> None:
     connection, _, sink = begun()
     connection.data_received(b"HTTP/1.0 200 OK\r\n\r\nabc")
     connection.connection_lost(ConnectionResetError())
-    assert (sink.ends, sink.losses) == (0, [Loss.CLOSED])
+    assert (sink.ends, sink.losses) == (0, [Loss.RESET])
 
 
 @pytest.mark.parametrize(

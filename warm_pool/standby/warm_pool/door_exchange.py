@@ -21,9 +21,11 @@ from enum import Enum
 from http import HTTPStatus
 from typing import Final, Protocol
 
+from standby.warm_pool.door_dial import dial
+from standby.warm_pool.door_evidence import sight_of
 from standby.warm_pool.door_slots import Gate
 from standby.wire.connection import Loss, ResponseHead, WireConnection
-from standby.wire.headers import ENGINE_ERROR, ENGINE_GONE, ENGINE_SAW, EngineFault, header_lines, status_line
+from standby.wire.headers import ENGINE_ERROR, ENGINE_GONE, ENGINE_SAW, EngineFault, Sight, header_lines, status_line
 from standby.wire.sockets import nobody_listens
 from standby.wire.sse import error_event
 
@@ -32,9 +34,6 @@ GATHER_LIMIT: Final = 256 * 1024
 # A process that ends closes its sockets one after the other, and the one at which it listens may be the last.
 _LAST_SOCKET_S: Final = 0.02
 _STALE_WITHIN_S: Final = 1.0
-_QUEUE_FULL_LIMIT_S: Final = 5.0
-_QUEUE_FULL_PAUSE_S: Final = 0.002
-_QUEUE_FULL_LONGEST_PAUSE_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +97,10 @@ class Exchange:
         "_quiet_since",
         "_replay",
         "_request_complete",
-        "_saw",
+        "_seen_before",
+        "_sent",
         "_sent_at",
+        "_sight",
         "_size",
         "_spawn",
         "_state",
@@ -132,7 +133,8 @@ class Exchange:
         self._size = 0
         self._request_complete = False
         self._replay = b""
-        self._saw = False
+        self._sight = self._seen_before = Sight.NOTHING
+        self._sent = 0
         self._sent_at = 0.0
         self._upload_blocked = False
         self._upstream: WireConnection | None = None
@@ -155,7 +157,7 @@ class Exchange:
             self._refuse_body()
             return
         if self._chunked_request:
-            data = (b"%x\r\n%b\r\n" % (len(data), data) if data else b"") + (b"0\r\n\r\n" if last else b"")
+            data = _chunk(data) + (b"0\r\n\r\n" if last else b"")
         if self._state in (ExchangeState.GATHERING, ExchangeState.CONNECTING):
             self._hold(data)
         elif self._upstream is not None:
@@ -206,14 +208,14 @@ class Exchange:
     async def connect(self) -> None:
         """Open a connection to the engine and send what is held; the door runs this as a task."""
         try:
-            upstream = await self._dial()
+            upstream = await dial(self._gate.pool, lambda: self._state is ExchangeState.CONNECTING, self._clock)
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError | FileNotFoundError)
             if refused:
                 self._gate.pulse.refused_connection()
             if self._state is ExchangeState.CONNECTING:
                 # Where a kept connection has broken under this request before, the engine may have ended with it.
-                gone = refused and self._saw
+                gone = refused and self._sight is not Sight.NOTHING
                 self._fail(EngineFault.CONNECT, f"the engine's socket does not accept: {error}", gone=gone)
             return
         if self._state is ExchangeState.CONNECTING:
@@ -221,24 +223,13 @@ class Exchange:
         else:
             upstream.abort()
 
-    async def _dial(self) -> WireConnection:
-        """Connect, again while the engine's queue of connections is full: a unix socket says so at once, and that is busy."""
-        deadline, pause = self._clock() + _QUEUE_FULL_LIMIT_S, _QUEUE_FULL_PAUSE_S
-        while True:
-            try:
-                return await self._gate.pool.connect()
-            except BlockingIOError:
-                if self._state is not ExchangeState.CONNECTING or self._clock() >= deadline:
-                    raise
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _QUEUE_FULL_LONGEST_PAUSE_S)
-
     def _attach(self, upstream: WireConnection) -> None:
         self._upstream = upstream
         self._state = ExchangeState.SENT
-        self._saw = True
+        self._seen_before, self._sight = self._sight, max(self._sight, Sight.PERHAPS)
         self._sent_at = self._clock()
         data = b"".join(self._held)
+        self._sent = len(data)
         self._held.clear()
         upstream.start(self, data)
         if self._gateway.writing_paused:
@@ -258,7 +249,7 @@ class Exchange:
             data = self._begin_answer(data)
         elif self._chunked_answer and data:
             self._tail = data
-            data = b"%x\r\n%b\r\n" % (len(data), data)
+            data = _chunk(data)
         if last:
             if self._chunked_answer:
                 data += b"0\r\n\r\n"
@@ -271,8 +262,9 @@ class Exchange:
     def on_lost(self, loss: Loss) -> None:
         upstream = self._upstream
         self._upstream = None
-        if upstream is not None and self._was_stale(upstream):
-            # The engine closed the kept connection while this request was on its way: it was never begun there.
+        assert upstream is not None  # only called by the one that is attached
+        self._sight = sight_of(self._gate.address, loss, self._sent, heard=upstream.heard, before=self._seen_before)
+        if self._was_stale(upstream):
             self._held = [self._replay]
             self._replay = b""
             self._connect()
@@ -301,7 +293,7 @@ class Exchange:
         framing = b""
         if self._chunked_answer:
             framing = b"transfer-encoding: chunked\r\n"
-            data = b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+            data = _chunk(data)
         elif head.content_length is not None:
             framing = b"content-length: %d\r\n" % head.content_length
         lines = header_lines(head.headers)
@@ -353,14 +345,15 @@ class Exchange:
 
     def _died(self, *, gone: bool) -> None:
         """Whether the engine is gone makes the difference between a broken connection and a request that kills engines."""
-        self._fail(EngineFault.DIED, "the engine closed the connection before its answer was complete", gone=gone)
+        before = "it had read the request" if self._sight is Sight.NOTHING else "its answer was complete"
+        self._fail(EngineFault.DIED, f"the engine closed the connection before {before}", gone=gone)
 
     def _fail(self, fault: EngineFault, message: str, *, gone: bool = False) -> None:
         cut = False
         if fault in (EngineFault.DIED, EngineFault.MALFORMED):
             self._gate.pulse.broken(self._clock())
         if self._state is not ExchangeState.STREAMING:
-            marks = [(ENGINE_ERROR, fault.encode()), (ENGINE_SAW, b"1" if self._saw else b"0")]
+            marks = [(ENGINE_ERROR, fault.encode()), (ENGINE_SAW, self._sight.encode())]
             if gone:
                 marks.append((ENGINE_GONE, b"1"))
             self._gateway.answer(502, marks, message.encode())
@@ -395,3 +388,7 @@ class Exchange:
         status = self._status if self._heard or served else 0
         self._gate.give_back(self, now=self._clock(), status=status, served=served, engine_failed=engine_failed)
         self._gateway.exchange_over(cut=cut)
+
+
+def _chunk(data: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data) if data else b""

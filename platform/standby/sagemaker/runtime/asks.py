@@ -145,6 +145,10 @@ def _texts(messages: object) -> Iterator[str]:
 
 def _measured(messages: object) -> tuple[int, int]:
     """Return size in bytes and hash of the beginning of what ``prompt_in`` would return."""
+    if isinstance(messages, list) and len(messages) == 1 and isinstance(messages[0], dict):
+        only = messages[0].get("content")
+        if isinstance(only, str) and only.isascii():
+            return (len(only), _hash(only)) if only else (0, 0)
     size = -1
     head = ""
     for text in _texts(messages):

@@ -1,0 +1,145 @@
+"""Requests that kill engines (field case B34): how many they kill, and who is taken for one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+
+from standby.domain.traffic import Tier, TrafficPolicy
+from standby.gateway.poison import REFUSED_FOR_S
+from support.door_rig import SLOTS
+from support.failing_engines import dies_of_boom, fails, resets
+from support.failover_rig import Replica, failover_rig
+from support.gateway_rig import gateway_rig
+from support.upstream import Call
+from support.waiting import until
+
+CRITICAL = TrafficPolicy(tier=Tier.CRITICAL)
+STANDARD = TrafficPolicy()
+BEST_EFFORT = TrafficPolicy(tier=Tier.BEST_EFFORT)
+
+
+@pytest.mark.parametrize("traffic", [CRITICAL, STANDARD, BEST_EFFORT])
+async def test_a_poison_request_that_was_alone_kills_one_replica(traffic: TrafficPolicy) -> None:
+    """Field case B34: whatever the tier, and however often an SDK retries; others are not refused."""
+    async with failover_rig(*[dies_of_boom] * 3, traffic=traffic) as rig:
+        statuses = [(await rig.ask(body={"prompt": "BOOM"})).status for _ in range(4)]
+        assert statuses == [502, 422, 422, 422]
+        assert [replica.engine.socket.exists() for replica in rig.replicas].count(False) == 1
+        assert (await rig.ask(body={"prompt": "calm"})).status == 200
+        answer = await rig.ask(body={"prompt": "BOOM"})
+        told = json.loads(answer.body)["error"]
+        assert told["code"] == "poison_request"
+        assert 0 < int(answer.headers["retry-after"]) <= REFUSED_FOR_S
+        await until(rig.settled)
+
+
+async def test_on_an_aws_route_it_is_a_model_error() -> None:
+    async with failover_rig(*[dies_of_boom] * 2) as rig:
+        body = json.dumps({"prompt": "BOOM"}).encode()
+        for _ in range(2):
+            answer = await rig.ask("/endpoints/e/invocations", body)
+            assert (answer.status, answer.headers["x-amzn-errortype"].partition(":")[0]) == (424, "ModelError")
+        assert rig.asked == 1
+        await until(rig.settled)
+
+
+async def test_a_poison_request_on_a_kept_connection_is_recognised_too() -> None:
+    """An engine that closes a kept connection under a request and is gone then has not merely lost a stale one."""
+    async with failover_rig(dies_of_boom, dies_of_boom) as rig:
+        rig.prefer("i-1")
+        assert (await rig.ask()).status == 200
+        rig.prefer("i-1")
+        assert (await rig.ask(body={"prompt": "BOOM"})).status == 502
+        assert (await rig.ask(body={"prompt": "BOOM"})).status == 422
+        assert rig.replicas[1].ids == []
+        await until(rig.settled)
+
+
+@pytest.mark.parametrize("traffic", [CRITICAL, STANDARD])
+async def test_of_several_in_flight_at_most_one_more_replica_dies(traffic: TrafficPolicy) -> None:
+    """Field case B34: all are suspects; they run one at a time until it is known who it was; the rest is answered."""
+    waiting: list[Call] = []
+
+    async def all_at_once(replica: Replica, call: Call) -> None:
+        if len(waiting) < SLOTS:
+            waiting.append(call)
+            if len(waiting) == SLOTS:
+                rig.resume("i-2", "i-3", "i-4")
+                replica.die()
+            # Whichever of them came last: none is answered.
+            await call.gone.wait()
+            return
+        await dies_of_boom(replica, call)
+
+    async with failover_rig(all_at_once, dies_of_boom, dies_of_boom, dies_of_boom, traffic=traffic) as rig:
+        rig.pause("i-2", "i-3", "i-4")
+        prompts = [*(f"calm {at}" for at in range(SLOTS - 1)), "BOOM"]
+        first = await asyncio.gather(*(rig.ask(body={"prompt": prompt}) for prompt in prompts))
+        if traffic is STANDARD:
+            assert [answer.status for answer in first] == [502] * SLOTS
+            first = await asyncio.gather(*(rig.ask(body={"prompt": prompt}) for prompt in prompts))
+        assert [answer.status for answer in first] == [200] * (SLOTS - 1) + [502]
+        for _ in range(3):
+            assert (await rig.ask(body={"prompt": "BOOM"})).status == 422
+        assert [replica.engine.socket.exists() for replica in rig.replicas].count(False) == 2
+        await until(rig.settled)
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/endpoints/e/invocations"])
+async def test_an_engine_that_answers_500_while_its_worker_is_dead(path: str) -> None:
+    """Field case B34 with an engine of several processes: the node's word makes the fault a death."""
+    async with failover_rig(fails, fails) as rig:
+        rig.prefer("i-1")
+        body = {"prompt": "BOOM"}
+        assert (await rig.ask(path, body)).status in {500, 424}
+        assert (await rig.ask(path, {"prompt": "calm"})).status in {500, 424}
+        rig.prefer("i-1")
+        assert b"poison" not in (await rig.ask(path, body)).body
+        rig.dispatcher.guard.engine_failed("i-1", rig.replicas[0].epoch)
+        asked = rig.asked
+        assert (await rig.ask(path, body)).status in {422, 424}
+        assert rig.asked == asked
+        await until(rig.settled)
+
+
+async def test_another_tenants_same_request_is_not_refused() -> None:
+    async with failover_rig(*[dies_of_boom] * 2) as rig:
+        body = {"prompt": "BOOM"}
+        assert [(await rig.ask(body=body)).status for _ in range(2)] == [502, 422]
+        async with gateway_rig(rig.gateway.behind, tenant="210987654321", awake=False) as other:
+            other.plane.dispatcher.guard.book = rig.dispatcher.guard.book
+            work = json.dumps({"model": "e", **body}).encode()
+            client = await other.connect()
+            client.send("POST", "/v1/completions", other.headers(), work)
+            await until(lambda: other.desk.queued == 1)
+            client.abort()
+            await until(lambda: other.desk.in_flight == 0)
+
+
+async def test_a_door_that_is_lost_with_its_engines_convicts_nobody() -> None:
+    """A node's agent that is killed takes its engines with it: what was with them is not what they died of."""
+    begun: list[Call] = []
+
+    async def waits(_replica: Replica, call: Call) -> None:
+        begun.append(call)
+        await call.gone.wait()
+
+    async with failover_rig(waits) as rig:
+        asking = asyncio.create_task(rig.ask(body={"prompt": "calm"}))
+        await until(lambda: begun)
+        for connection in tuple(rig.door.connections):
+            connection.transport.abort()
+        assert (await asking).status == 502
+        rig.dispatcher.guard.engine_failed("i-1", rig.replicas[0].epoch)
+        assert rig.dispatcher.guard.book.empty
+        await until(rig.settled)
+
+
+async def test_a_connection_that_broke_under_a_living_engine_convicts_nobody() -> None:
+    async with failover_rig(resets) as rig:
+        for _ in range(3):
+            assert (await rig.ask()).status == 502
+        assert rig.dispatcher.guard.book.empty
