@@ -154,13 +154,13 @@ async def _killed(
     answers = await load
     meanwhile = [one for one in answers if died_at - _LEAD_S <= one.due_at]
     firsts = [one.first_s for one in meanwhile if one.first_s is not None]
-    earlier = [one for one in answers if one.due_at < died_at - _LEAD_S]
-    past = [one for one in await served.past() if one["arrived_at"] >= began_at]
+    past = [one for one in await served.past() if one["arrived_at"] >= began_at and one["attempts"]]
+    earlier = [one["attempts"][0]["backend"] == dead for one in past if one["arrived_at"] < began_at + _BEFORE_S - _LEAD_S]
     await served.until_ready(dead, but_epoch=before["epoch"])
     return Takeover(
         dead,
         other,
-        sum(_by(one, dead) for one in earlier) / max(1, len(earlier)),
+        sum(earlier) / max(1, len(earlier)),
         _first_of(answers, other, died_at),
         percentile(firsts, 0.95),
         len(answers),

@@ -32,12 +32,13 @@ class EngineProcess:
 
 
 @contextlib.asynccontextmanager
-async def engine_process() -> AsyncIterator[EngineProcess]:
-    """Run one until the context ends."""
+async def engine_process(**knobs: object) -> AsyncIterator[EngineProcess]:
+    """Run one until the context ends; ``knobs`` are the fake engine's."""
     with short_dir() as folder:
         spec = folder / "spec.json"
         socket = folder / "engine.sock"
-        spec.write_text(json.dumps({"socket": str(socket), "served_name": "e", "slots": 4, "options": {"text": "process"}}))
+        options = {"text": "process", **knobs}
+        spec.write_text(json.dumps({"socket": str(socket), "served_name": "e", "slots": 4, "options": options}))
         with subprocess.Popen([sys.executable, str(FAKE_ENGINE_PROGRAM), "--spec", str(spec)]) as process:
             try:
                 await until(lambda: not nobody_listens(socket), "the engine listens")

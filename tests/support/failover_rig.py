@@ -119,6 +119,7 @@ class FailoverRig:
     doors: WatchedDoors
     replicas: list[Replica]
     clock: Clock
+    slots: int = SLOTS
 
     @property
     def dispatcher(self) -> Dispatcher:
@@ -153,13 +154,13 @@ class FailoverRig:
 
     def open(self, replica: Replica, socket: Path | None = None) -> None:
         """Let its requests through, and let the desk hear of it; ``socket``: where another engine listens in its place."""
-        self.door.open(replica.name, epoch=replica.epoch, slots=SLOTS, address=socket or replica.engine.socket)
+        self.door.open(replica.name, epoch=replica.epoch, slots=self.slots, address=socket or replica.engine.socket)
         self.gateway.desk.instance_changed(self.record(replica), seen=0)
 
     def record(self, replica: Replica, **changes: Any) -> Instance:
         """Its record, as its node writes it."""
         host, port = self.gateway.behind.address
-        fields: dict[str, Any] = {"id": replica.name, "slots": SLOTS, "epoch": replica.epoch, "door": f"{host}:{port}"}
+        fields: dict[str, Any] = {"id": replica.name, "slots": self.slots, "epoch": replica.epoch, "door": f"{host}:{port}"}
         fields |= {"backend": replica.backend, "engine": replica.engine_kind}
         return an_instance(**(fields | changes))
 
@@ -238,10 +239,11 @@ async def failover_rig(
     limits: DoorLimits = PATIENT,
     max_cold_wait: float = 20.0,
     parts: tuple[RoutePart, ...] = (),
+    slots: int = SLOTS,
 ) -> AsyncIterator[FailoverRig]:
     """Serve the endpoint ``e`` with one instance for each of ``behaviours``; with ``parts``, each of the part in its place."""
     clock = Clock()
-    variant = Variant(model="m", policy=ScalePolicy(max_cold_wait=max_cold_wait, max_instances=len(behaviours), slots=SLOTS))
+    variant = Variant(model="m", policy=ScalePolicy(max_cold_wait=max_cold_wait, max_instances=len(behaviours), slots=slots))
     with tempfile.TemporaryDirectory(prefix="door-") as folder:
         async with contextlib.AsyncExitStack() as stack:
             door = PatientDoor(token=TOKEN, on_change=lambda _instance: None, limits=limits)
@@ -258,7 +260,7 @@ async def failover_rig(
             gateway = await stack.enter_async_context(
                 gateway_rig(behind, variant=variant, traffic=traffic, awake=False, parts=parts, monotonic=clock)
             )
-            rig = FailoverRig(gateway, door, client, replicas, clock)
+            rig = FailoverRig(gateway, door, client, replicas, clock, slots)
             for replica in replicas:
                 rig.open(replica)
             yield rig

@@ -91,11 +91,12 @@ def arrivals(shares: Mapping[Class, float], rate: float, seconds: float, seed: i
 
 @dataclass(frozen=True)
 class Caller:
-    """Asks one endpoint by its served name."""
+    """Asks one endpoint by its served name; a request that is not answered within ``limit_s`` is given up."""
 
     url: str
     key: str
     served_name: str
+    limit_s: float = LIMIT_S
 
     async def offer(self, dues: Sequence[Due]) -> list[Answer]:
         """Send each when it is due; return all answers, in the order in which they were due."""
@@ -111,7 +112,7 @@ class Caller:
         reading = _Reading()
         error = ""
         try:
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(self.limit_s):
                 await self._exchange(due, reading)
         except (OSError, TimeoutError, httptools.HttpParserError) as failure:
             error = repr(failure)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -43,6 +44,8 @@ class Mirror(Generic[R]):
     A removal is reported for a removal message, or when a listing lacks the key *and* a read of the key itself confirms it.
     When the store was lost (its bucket was made anew), entries that it no longer knows are kept and named in ``orphans``:
     an empty store is no order to forget everything.
+
+    ``confirmed_at``: when the last complete listing began, by ``time.monotonic``.
     """
 
     def __init__(self, table: Table[R], on_change: OnChange[R] | None = None, prefix: str = "") -> None:
@@ -59,7 +62,7 @@ class Mirror(Generic[R]):
         self._newest = 0
         self._delivered = 0
         self._outdated = 0
-        self._confirmed_at: float | None = None
+        self.confirmed_at = -math.inf
         self._listed: Known[R] | None = None
         self._refreshing = asyncio.Lock()
         self._wake = asyncio.Event()
@@ -100,7 +103,7 @@ class Mirror(Generic[R]):
 
         Grows to the re-list interval in good health, because only a listing proves that no message was missed.
         """
-        return float("inf") if self._confirmed_at is None else max(0.0, now - self._confirmed_at)
+        return max(0.0, now - self.confirmed_at)
 
     async def refresh(self) -> None:
         """List, compare and apply now. Raises BusUnavailable; the copy is then what it was."""
@@ -112,7 +115,7 @@ class Mirror(Generic[R]):
                 self._apply(entry)
             await self._confirm_removals(snapshot)
             self._buried = {key: at for key, at in self._buried.items() if at > snapshot.last_revision}
-            self._confirmed_at = begun
+            self.confirmed_at = begun
             self._listed = Known(self._entries, snapshot.unreadable, snapshot.last_revision, snapshot.created)
         self._report_orphans()
 

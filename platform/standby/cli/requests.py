@@ -81,14 +81,21 @@ def _facts(trace: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "endpoint", f"{trace['endpoint']}, variant {trace['variant']}, tier {trace['tier']}"
     yield "arrived", moment(trace["arrived_at"])
     yield "priority", trace["priority"]
-    why = f": {trace['queue_reason']}" if trace["queue_reason"] else ""
-    yield "waited", f"{_ms(trace['waited_ms'])}{why}"
+    yield from _waits(trace)
     usage = trace["usage"]
     how = "estimated" if usage["estimated"] else "counted by the engine"
     yield "tokens", f"{usage['prompt_tokens']} in, {usage['completion_tokens']} out ({how})"
     first = "" if trace["first_byte_ms"] is None else f", the first byte after {_ms(trace['first_byte_ms'])}"
     yield "ended", f"{trace['ending']} after {_ms(trace['lasted_ms'])}{first}"
     yield "that is", trace["words"]
+
+
+def _waits(trace: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    apart, why = trace["quarantined_ms"], trace["queue_reason"]
+    if apart:
+        yield "waited", f"{_ms(apart)} in quarantine: a request like it was in flight when an engine died twice"
+    if why or not apart:
+        yield "waited", f"{_ms(max(0.0, trace['waited_ms'] - apart))}{f': {why}' if why else ''}"
 
 
 def _attempts(attempts: list[dict[str, Any]]) -> Iterator[str]:

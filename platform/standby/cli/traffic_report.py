@@ -121,7 +121,9 @@ def _hybrid(choice: HybridChoice, target: float | None) -> str:
         f"{format_duration(choice.return_after)} of wellness"
     )
     if choice.policy is HybridPolicy.LEARNED:
-        return f"learned: the one that is predicted to answer first, {choice.explore:.0%} of requests to learn; {rest}"
+        meeting = "" if target is None else ", those first that meet the latency target"
+        curious = f"{choice.explore:.0%} of normal and batch requests explore" if choice.explore else "none explores"
+        return f"learned: the one that is predicted to have the whole answer first{meeting}; {curious}; {rest}"
     is_tight = target is not None and target <= choice.tight_target
     tight = "" if is_tight else f" (only with a latency target of at most {format_duration(choice.tight_target)})"
     return (

@@ -60,8 +60,9 @@ class Account:
         """Note an answered request: the times from its arrival to its dispatch and to the end of its answer, in seconds."""
         if self.closed:
             return
-        self.waited(waited_s, grant.rung)
-        self.lasted(lasted_s, grant.rung)
+        rung = grant.rung
+        (self._waits.get(rung) or self._child(self._waits, metrics.QUEUE_WAIT, rung)).observe(waited_s)
+        (self._durations.get(rung) or self._child(self._durations, metrics.DURATION, rung)).observe(lasted_s)
         if self.series is not None:
             self.series.served(grant, waited_s, lasted_s)
 

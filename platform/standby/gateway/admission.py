@@ -106,6 +106,10 @@ class Admission:
     reason: str
     retry_after_s: float | None = None
 
+    def until(self, retry_after_s: float) -> Admission:
+        """Return the same with the time after which asking again may help, in seconds."""
+        return Admission(self.verdict, self.reason, retry_after_s)
+
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
@@ -146,10 +150,10 @@ def throttled(limit: int, seen: UnderWay, *, again: bool) -> Admission | None:
     as many, and the doors decide who is within it. ``again`` marks one that was within it already.
     """
     if seen.slots >= limit and not seen.room:
-        return Admission(Verdict.THROTTLED, f"{limit} requests are under way, which is the concurrency limit", 1.0)
+        return Admission(Verdict.THROTTLED, f"{limit} requests are under way, which is the concurrency limit")
     if not again and seen.granted + seen.waiting >= limit:
         reason = f"{seen.granted} requests are under way and {seen.waiting} wait, the concurrency limit is {limit}"
-        return Admission(Verdict.THROTTLED, reason, 1.0)
+        return Admission(Verdict.THROTTLED, reason)
     return None
 
 

@@ -60,7 +60,7 @@ def build_app(surroundings: Surroundings, api: list[Route]) -> ASGIApp:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if scope["type"] == "http" and data.takes(scope):
-                await data(scope, receive, send)
+                await data.serve(scope, receive, send)
             elif scope["type"] == "http" and control.takes(scope):
                 await control(scope, receive, send)
             else:

@@ -34,7 +34,7 @@ class ClientWatch:
     def stop(self) -> None:
         """Watch no longer; the second call does nothing."""
         if self._cycle is not None:
-            self._cycle.watch(None)
+            self._cycle.on_gone = None
             self._cycle = None
         waiting, self._waiting = self._waiting, None
         if waiting is not None:

@@ -61,7 +61,7 @@ class Work:
 
     ``tried``: instances that have failed it; ``retried``: it has had its one retry; ``running_s``: how long engines may
     have been at work on it, which is no waiting; ``limit_at``: when the engine's time is over; ``mark``: its fingerprint,
-    once it was needed; ``suspect``: an engine has died with it, among others; ``quarantined``: no other suspect is running.
+    once it was needed; ``quarantined``: no other grave suspect is running, for which it has waited ``quarantined_s``.
     """
 
     __slots__ = (
@@ -78,10 +78,10 @@ class Work:
         "meter",
         "priority",
         "quarantined",
+        "quarantined_s",
         "queue_reason",
         "retried",
         "running_s",
-        "suspect",
         "tier",
         "tried",
         "usage",
@@ -101,10 +101,10 @@ class Work:
         self.attempts: tuple[AttemptTrace, ...] = ()
         self.asked = 0
         self.tried: frozenset[str] = frozenset()
-        self.retried = self.suspect = self.quarantined = False
+        self.retried = self.quarantined = False
         self.limit_at: float | None = None
         self.mark = ""
-        self.running_s = self.waited_s = 0.0
+        self.running_s = self.waited_s = self.quarantined_s = 0.0
         self.first_byte_s: float | None = None
         self.queue_reason = ""
         self.usage: Usage | None = None
@@ -120,6 +120,9 @@ class Work:
     def attempted(self, attempt: AttemptTrace) -> None:
         """Take down one attempt; of very many the first one and the last ones."""
         before = self.attempts
+        if not before:
+            self.attempts = (attempt,)
+            return
         if len(before) >= MOST_ATTEMPTS:
             before = before[:1] + before[2 - MOST_ATTEMPTS :]
         self.attempts = (*before, attempt)
@@ -153,4 +156,5 @@ class Work:
             lasted_s,
             self.first_byte_s,
             self.usage,
+            self.quarantined_s,
         )

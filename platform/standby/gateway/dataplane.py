@@ -119,9 +119,15 @@ class DataPlane:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request (ASGI)."""
+        await self.serve(scope, receive, send)
+
+    def serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Return what serves one request."""
         if scope["path"] in _OPENAI:
-            await self._openai(scope, receive, send)
-            return
+            return self._openai(scope, receive, send)
+        return self._of_endpoint(scope, receive, send)
+
+    async def _of_endpoint(self, scope: Scope, receive: Receive, send: Send) -> None:
         route = route_of(scope["path"])
         assert route is not None, "takes() has said so"
         try:

@@ -111,7 +111,7 @@ class Desk:
     # ---- what a request does -----------------------------------------------------------------------------------
 
     def enter(self) -> Desk:
-        """Return what counts a request as in flight in a ``with`` statement, whatever its end."""
+        """Return itself: a ``with`` statement counts a request as in flight from its begin to its end, whatever that is."""
         return self
 
     def __enter__(self) -> None:
@@ -168,7 +168,8 @@ class Desk:
         self._tally.gave_back(grant.backend, now)
         self._instances.gave_back(grant.instance, grant.epoch, result, now, probe=grant.probe, prompt_bytes=grant.prompt_bytes)
         self._outlook.ended(grant, result, now)
-        self._pump()
+        if self._room.total.requests:
+            self._pump()
 
     def refused(self, grant: Grant, reason: str) -> None:
         """A door refused before the engine saw anything; called before ``release``.
@@ -344,9 +345,9 @@ class Desk:
     def _full(self, ready: ReadyInstance) -> None:
         """A door has no slot left. Where the limit is what keeps it full, the request has its answer."""
         now = self.monotonic()
-        refusal = (
-            None if self._instances.has_free(now, but=ready) else self._outlook.beyond(self.granted, again=True, room=False)
-        )
+        refusal = None
+        if not self._instances.has_free(now, but=ready):
+            refusal = self._outlook.beyond(self.granted, now, again=True, room=False)
         if refusal is not None:
             raise self._outlook.error(refusal)
         ready.blocked_until = now + FULL_PAUSE_S
@@ -391,7 +392,7 @@ class Desk:
         if self.queued != before:
             self.touch(urgent=False)
         # Every slot within the limit may have come and be taken: who still waits is beyond it.
-        refusal = self._outlook.beyond(self.granted, again=True) if self.queued else None
+        refusal = self._outlook.beyond(self.granted, now, again=True) if self.queued else None
         if refusal is not None:
             self._refuse_all(self._outlook.error(refusal))
 

@@ -125,8 +125,8 @@ class Directory:
 
     def key_age(self) -> float:
         """Return the seconds since the copies of keys and tenants were last confirmed, the oldest one's."""
-        now = self.monotonic()
-        return max(self.key_mirror.staleness(now), self.tenants.staleness(now), self.access_keys.staleness(now))
+        oldest = min(self.key_mirror.confirmed_at, self.tenants.confirmed_at, self.access_keys.confirmed_at)
+        return max(0.0, self.monotonic() - oldest)
 
     # ---- look-ups on the data path -----------------------------------------------------------------------------
 

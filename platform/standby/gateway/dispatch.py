@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from standby.domain.errors import (
@@ -47,6 +48,7 @@ _log = logging.getLogger(__name__)
 # Longer than a reconnect, shorter than a caller's patience: without the bus nothing at zero can be woken.
 BUS_PATIENCE_S: Final = 5.0
 SHUT_DOWN: Final = "the gateway is shutting down"
+_WORSE: Final = MappingProxyType({Verdict.CONVICTED: Setback.LETHAL, Verdict.GRAVE: Setback.GRAVE})
 
 
 @dataclass
@@ -127,7 +129,7 @@ class Dispatcher:
         while step is not Step.GIVE_UP:
             grant = await self._acquire(work)
             step = await self._attempt(work, grant, course)
-            if work.suspect and not work.quarantined and step is not Step.GIVE_UP:
+            if step is Step.ALONE:
                 return await self._quarantined(work, course)
         return work.words if work.ending == "broken_stream" else None
 
@@ -151,17 +153,18 @@ class Dispatcher:
         )
 
     async def _checked(self, work: Work, course: Course) -> str | None:
-        """Let the request through, one suspect at a time. Raises PoisonRequest, WaitExceeded."""
-        if self.guard.standing(work) is Standing.SUSPECT:
+        """Let the request through, one grave suspect at a time. Raises PoisonRequest, WaitExceeded."""
+        if self.guard.standing(work) is Standing.GRAVE:
             return await self._quarantined(work, course)
         return await self._attempts(work, course)
 
     async def _quarantined(self, work: Work, course: Course) -> str | None:
         async with self.guard.alone(work):
-            # Another one with the same body may have been tried meanwhile.
-            self.guard.standing(work)
-            work.quarantined = True
-            return await self._attempts(work, course)
+            # One with the same body may have been tried meanwhile, or another one convicted of it all.
+            work.quarantined = self.guard.standing(work) is Standing.GRAVE
+            if work.quarantined:
+                return await self._attempts(work, course)
+        return await self._attempts(work, course)
 
     # ---- one attempt -------------------------------------------------------------------------------------------
 
@@ -176,8 +179,11 @@ class Dispatcher:
         first_byte_s: float | None = None
         attempt_id = work.next_id()
         try:
-            if not self.guard.book.empty:
-                self.guard.standing(work)
+            if not self.guard.book.empty and self.guard.standing(work) is Standing.GRAVE and not work.quarantined:
+                # One with the same body has become one while this one waited: it is no other request.
+                if work.retried:
+                    raise _grave(work)
+                return Step.ALONE
             if work.job.limit_s is not None:
                 expiry = self._expiry(work, work.job.limit_s, course, began)
             request = self._request(work, grant, attempt_id)
@@ -260,8 +266,8 @@ class Dispatcher:
         work.meter.asked = work.meter.asked or setback in (None, Setback.MAYBE_BEGUN)
         if endings.engine_died(outcome):
             verdict = self.guard.died(work, grant, read=outcome.read)
-            if setback is not None and verdict is Verdict.CONVICTED:
-                setback = Setback.LETHAL
+            if setback is not None:
+                setback = _WORSE.get(verdict, setback)
         elif kind is ResultKind.ENGINE and endings.of_the_engine(outcome):
             self.guard.faulty(work, grant, read=outcome.read or outcome.kind is OutcomeKind.DONE)
         if setback is None:
@@ -316,8 +322,19 @@ def _given_up(work: Work, setback: Setback, outcome: RelayOutcome) -> StandbyErr
                 remedy=f"retry; {where}",
                 retry_after_s=1.0,
             )
+        case Setback.GRAVE:
+            return _grave(work)
         case Setback.LETHAL:
             remedy = f"change the request; the same one is refused for {REFUSED_FOR_S:g} s, since an engine died of it"
         case _:
             remedy = f"{where}; the request was {'repeated once' if work.retried else 'not repeated'}"
     return EngineDied(f"the engine of endpoint {name!r} failed before it answered ({outcome.reason})", remedy=remedy)
+
+
+def _grave(work: Work) -> StandbyError:
+    """Return the error for a request with which two engines died, while others were in flight at both."""
+    name = work.desk.route.endpoint.name
+    return EngineDied(
+        f"two engines of endpoint {name!r} died with this request in flight, which may be what they died of",
+        remedy="ask again if it is not: it then runs while no other such request does, and is refused if another engine dies",
+    )

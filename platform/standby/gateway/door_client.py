@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
 
 from standby.wire.headers import EPOCH, INSTANCE, PREFIX, REQUEST_ID, REWRITTEN, TOKEN
@@ -119,14 +119,11 @@ class DoorPools:
         self._idle_limit = idle_limit
         self._connect_limit_s = connect_limit_s
         self._pools: dict[tuple[str, int], ConnectionPool] = {}
-        self._loop: asyncio.AbstractEventLoop | None = None
 
-    @property
+    @cached_property
     def loop(self) -> asyncio.AbstractEventLoop:
         """The loop that all this runs in, asked for once: up to Python 3.11 each question is a system call."""
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop
+        return asyncio.get_running_loop()
 
     def of(self, door: tuple[str, int]) -> ConnectionPool:
         """Return the pool of a door, made at its first use."""

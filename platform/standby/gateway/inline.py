@@ -10,7 +10,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any
+from typing import Any, Final
+
+
+class _Done:
+    """An awaitable that is done."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return iter(())  # type: ignore[return-value] # awaiting takes any iterator, and this one keeps no state
+
+
+DONE: Final = _Done()
 
 
 class Inline:
@@ -30,6 +40,8 @@ class Inline:
 
         What it raises at once is raised here.
         """
+        if awaitable is DONE:
+            return True, None, None
         steps = awaitable.__await__()
         try:
             blocker = next(steps)

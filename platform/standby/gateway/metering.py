@@ -7,12 +7,13 @@ AnswerBroken, so that whoever frames the answer says so in its dialect, and no `
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Generator, Iterator
+from collections.abc import Awaitable, Iterator
 from typing import Any, Final, NamedTuple
 
 import pydantic_core
 
 from standby.domain.ask import NOTHING, Ask
+from standby.gateway.inline import DONE
 from standby.sagemaker.runtime.contract import AnswerBroken, Message, Send
 from standby.sagemaker.runtime.outlets import FAULT, own_bytes
 
@@ -139,7 +140,7 @@ class Meter:
         if failure is not None:
             return self._broken(kept, failure)
         if not kept and more:
-            return _NOTHING
+            return DONE
         return self._send({"type": "http.response.body", "body": kept, "more_body": more})
 
     def _kept(self, whole: bytes) -> tuple[bytes, str | None]:
@@ -205,16 +206,6 @@ class Meter:
         if kept:
             await self._send({"type": "http.response.body", "body": kept, "more_body": True})
         raise AnswerBroken(failure)
-
-
-class _Nothing:
-    """An awaitable that is done."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return iter(())  # type: ignore[return-value] # awaiting takes any iterator, and this one keeps no state
-
-
-_NOTHING: Final = _Nothing()
 
 
 def _last_end(data: bytes) -> int:

@@ -50,20 +50,25 @@ class Outlook:
         """Return a refusal if waiting cannot help."""
         return hopeless(self.route.endpoint, self.route.variant.name, self.wall())
 
-    def beyond(self, granted: int, *, again: bool, room: bool | None = None) -> Admission | None:
+    def beyond(self, granted: int, now: float, *, again: bool, room: bool | None = None) -> Admission | None:
         """Return a refusal for what goes beyond the concurrency limit; ``room``: whether a slot is free, None: look."""
         limit = self.route.variant.limit
         if limit is None:
             return None
         room = self.instances.has_room if room is None else room
-        return throttled(limit, UnderWay(granted, self.room.total.requests, self.instances.slots, room), again=again)
+        refusal = throttled(limit, UnderWay(granted, self.room.total.requests, self.instances.slots, room), again=again)
+        if refusal is None:
+            return None
+        # The next slot within the limit is free after one gap between ends, or when the climb is over.
+        flow = self._flow(self.route.traffic.priority.default, None, granted, now)
+        return refusal.until(flow.until_left_s(1))
 
     def admission(self, wish: Wish, granted: int, now: float) -> Admission:
         """Return whether a request that found no slot may wait; ``granted`` counts those that run.
 
         One that had its turn before is not refused for want of room.
         """
-        refusal = self.hopeless() or self.beyond(granted, again=wish.again)
+        refusal = self.hopeless() or self.beyond(granted, now, again=wish.again)
         if refusal is not None:
             return refusal
         return _AGAIN if wish.again else self._with_room(wish, granted, now)

@@ -2,9 +2,10 @@
 
 An engine that dies with one request in flight, which it had read, was killed by it, as far as anybody can tell: that
 request is convicted, and the same one (its tenant, its endpoint, its body) is refused for a while. Of several in flight,
-and where it is not known whether the engine had read it, all are suspects; a suspect
-that is asked again runs while no other suspect of its endpoint does (``standby.gateway.quarantine``), so that a second
-death says who it was. An answer clears a suspect (field case B34).
+and where it is not known whether the engine had read it, all are suspects; most engines die of something else, so that a
+suspect is free to be tried again at once. Who was in flight when a second engine died is convicted if it was alone at
+either death, else it is a grave suspect: that one runs only while no other grave suspect of its endpoint does
+(``standby.gateway.quarantine``), and a third death convicts it. An answer clears a suspect (field case B34).
 
 An engine of several processes may still answer with a 500 when the one that does the work is gone. Whoever got an engine's
 fault is remembered for a moment: when the node says that the engine has failed, that was its end.
@@ -63,6 +64,7 @@ class Verdict(Enum):
 
     CONVICTED = "convicted"
     SUSPECT = "suspect"
+    GRAVE = "grave"  # a suspect of two deaths
     INNOCENT = "innocent"  # the same death has convicted another one
 
 
@@ -71,23 +73,30 @@ class Standing(Enum):
 
     UNKNOWN = "unknown"
     SUSPECT = "suspect"
+    GRAVE = "grave"
     CONVICTED = "convicted"
 
 
-@dataclass(slots=True)
-class _Suspicion:
-    who: Kept
-    death: tuple[str, int]
-    until: float
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)  # a death is itself: the same engine's next one is another
 class _Dead:
     """One death: when it was first told, and what it has led to."""
 
     at: float
     solved: bool = False
     suspects: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Suspicion:
+    """``deaths``: those that nobody else explains; whether it was alone at each."""
+
+    who: Kept
+    until: float
+    deaths: dict[_Dead, bool] = field(default_factory=dict)
+
+    @property
+    def grave(self) -> bool:
+        return len(self.deaths) > 1
 
 
 class _Fault(NamedTuple):
@@ -141,7 +150,7 @@ class PoisonBook:
         if suspicion.until <= now:
             self._acquit(mark)
             return Standing.UNKNOWN
-        return Standing.SUSPECT
+        return Standing.GRAVE if suspicion.grave else Standing.SUSPECT
 
     def conviction(self, mark: str, now: float) -> Conviction | None:
         """Return the conviction of the request with this fingerprint, while it holds."""
@@ -153,25 +162,25 @@ class PoisonBook:
 
     def died(self, who: Kept, mark: str, death: Death, now: float) -> Verdict:
         """Take up that an engine died with this request in flight."""
-        key = (death.instance, death.epoch)
-        if self.conviction(mark, now) is not None:
+        dead = self._dead((death.instance, death.epoch), now)
+        fresh = dead is None
+        if dead is None:
+            dead = self._note((death.instance, death.epoch), now)
+        if self.standing(mark, now) is Standing.CONVICTED:
             # It was on its way already when it was convicted: this death, too, is explained.
-            self._solve(key, now)
+            self._solve(dead)
             return Verdict.CONVICTED
-        first = self._deaths.get(key)
-        if first is not None and first.at + ONE_DEATH_S <= now:
-            first = None
-        earlier = self._suspects.get(mark)
-        if earlier is not None and earlier.until > now and earlier.death != key:
-            return self._convict(who, mark, key, "two engines died with it", now)
-        if first is None:
-            self._note(key, now)
-            if death.alone and death.read:
-                return self._convict(who, mark, key, "an engine died with it, and with nothing else in flight", now)
-        if self._deaths[key].solved:
+        if dead.solved:
             return Verdict.INNOCENT
-        self._suspect(who, mark, key, now)
-        return Verdict.SUSPECT
+        # The others of a death that was told already may have been released: who comes late only seems alone.
+        alone = death.alone and fresh
+        earlier = self._suspects.get(mark)
+        if earlier is None or dead not in earlier.deaths:
+            reason = _proof(earlier, alone=alone, read=death.read)
+            if reason:
+                return self._convict(Conviction(who, mark, now + REFUSED_FOR_S, reason), dead)
+            earlier = self._suspect(who, mark, dead, now, alone=alone)
+        return Verdict.GRAVE if earlier.grave else Verdict.SUSPECT
 
     def faulty(self, who: Kept, mark: str, death: Death, now: float) -> None:
         """Take up that a request got an engine's fault; it is the engine's end only if the node says so."""
@@ -196,8 +205,9 @@ class PoisonBook:
         self._acquit(mark)
 
     def learn(self, conviction: Conviction) -> None:
-        """Take up what another gateway has found out."""
-        self._acquit(conviction.fingerprint)
+        """Take up what is found out, here or by another gateway: it explains each death at which that request was."""
+        for dead in self._acquit(conviction.fingerprint):
+            self._solve(dead)
         if conviction.fingerprint not in self._convicted:
             self._keep(conviction.who)
         self._convicted[conviction.fingerprint] = conviction
@@ -207,44 +217,53 @@ class PoisonBook:
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
-    def _note(self, key: tuple[str, int], now: float) -> None:
-        self._deaths[key] = _Dead(now)
+    def _dead(self, key: tuple[str, int], now: float) -> _Dead | None:
+        """Return the death of which others have been told already."""
+        dead = self._deaths.get(key)
+        return None if dead is None or dead.at + ONE_DEATH_S <= now else dead
+
+    def _note(self, key: tuple[str, int], now: float) -> _Dead:
+        dead = self._deaths[key] = _Dead(now)
         self._deaths.move_to_end(key)
         if len(self._deaths) > _DEATHS:
             self._deaths.popitem(last=False)
+        return dead
 
-    def _convict(self, who: Kept, mark: str, key: tuple[str, int], reason: str, now: float) -> Verdict:
-        conviction = Conviction(who, mark, now + REFUSED_FOR_S, reason)
+    def _convict(self, conviction: Conviction, dead: _Dead) -> Verdict:
         self.learn(conviction)
-        self._solve(key, now)
+        self._solve(dead)
         self.on_conviction(conviction)
         return Verdict.CONVICTED
 
-    def _solve(self, key: tuple[str, int], now: float) -> None:
-        """It is known who did it: those that were there by chance are cleared."""
-        if key not in self._deaths:
-            self._note(key, now)
-        death = self._deaths[key]
-        death.solved = True
-        for other in death.suspects:
+    def _solve(self, dead: _Dead) -> None:
+        """It is known who did it: those that were there by chance are cleared of it."""
+        dead.solved = True
+        for other in dead.suspects:
             suspicion = self._suspects.get(other)
-            if suspicion is not None and suspicion.death == key:
+            if suspicion is not None and suspicion.deaths.pop(dead, None) is not None and not suspicion.deaths:
                 self._acquit(other)
-        death.suspects.clear()
+        dead.suspects.clear()
 
-    def _suspect(self, who: Kept, mark: str, key: tuple[str, int], now: float) -> None:
-        if mark not in self._suspects:
+    def _suspect(self, who: Kept, mark: str, dead: _Dead, now: float, *, alone: bool) -> _Suspicion:
+        suspicion = self._suspects.get(mark)
+        if suspicion is None:
             self._keep(who)
-        self._suspects[mark] = _Suspicion(who, key, now + REFUSED_FOR_S)
+            suspicion = self._suspects[mark] = _Suspicion(who, 0.0)
+        suspicion.until = now + REFUSED_FOR_S
+        suspicion.deaths[dead] = alone
         self._suspects.move_to_end(mark)
-        self._deaths[key].suspects.append(mark)
+        dead.suspects.append(mark)
         if len(self._suspects) > self.entries:
             self._forget(self._suspects.popitem(last=False)[1].who)
+        return suspicion
 
-    def _acquit(self, mark: str) -> None:
+    def _acquit(self, mark: str) -> tuple[_Dead, ...]:
+        """End a suspicion; returns the deaths that it was of."""
         suspicion = self._suspects.pop(mark, None)
-        if suspicion is not None:
-            self._forget(suspicion.who)
+        if suspicion is None:
+            return ()
+        self._forget(suspicion.who)
+        return tuple(suspicion.deaths)
 
     def _keep(self, who: Kept) -> None:
         self._kept[who] = self._kept.get(who, 0) + 1
@@ -255,3 +274,14 @@ class PoisonBook:
             self._kept[who] = left
         else:
             del self._kept[who]
+
+
+def _proof(earlier: _Suspicion | None, *, alone: bool, read: bool) -> str:
+    """Return why one more death convicts a request, of which ``earlier`` was known; empty: it does not."""
+    if alone and read:
+        return "an engine died with it, and with nothing else in flight"
+    if earlier is None:
+        return ""
+    if alone or any(earlier.deaths.values()):
+        return "two engines died with it, one of them with nothing else in flight"
+    return "three engines died with it" if earlier.grave else ""

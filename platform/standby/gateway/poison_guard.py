@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 
 from standby.domain.errors import PoisonRequest
@@ -39,16 +39,22 @@ class PoisonGuard:
             )
         return self.book.standing(work.mark, now)
 
-    def alone(self, work: Work) -> AbstractAsyncContextManager[None]:
-        """Wait until no other suspect of the endpoint runs. Raises WaitExceeded."""
+    @asynccontextmanager
+    async def alone(self, work: Work) -> AsyncIterator[None]:
+        """Wait until no other grave suspect of the endpoint runs. Raises WaitExceeded."""
         endpoint = work.desk.route.endpoint
-        return self.quarantine.alone((endpoint.tenant, endpoint.name), work.desk.route.policy.max_cold_wait)
+        lane = self.quarantine.alone((endpoint.tenant, endpoint.name), work.desk.route.policy.max_cold_wait)
+        async with AsyncExitStack() as stack:
+            began = self.monotonic()
+            try:
+                await stack.enter_async_context(lane)
+            finally:
+                work.quarantined_s += self.monotonic() - began
+            yield
 
     def died(self, work: Work, grant: Grant, *, read: bool) -> Verdict:
         """An engine has died with this request in flight; ``read``: it certainly had read it."""
-        verdict = self.book.died(work.who, self._mark(work), self._death(work, grant, read=read), self.monotonic())
-        work.suspect = verdict is Verdict.SUSPECT
-        return verdict
+        return self.book.died(work.who, self._mark(work), self._death(work, grant, read=read), self.monotonic())
 
     def faulty(self, work: Work, grant: Grant, *, read: bool) -> None:
         """An engine has answered with a fault of its own: it may be at its end without its socket's telling."""

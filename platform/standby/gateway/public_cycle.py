@@ -7,11 +7,12 @@ A head whose body does not follow in the same turn of the loop goes out alone, s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
+from standby.gateway.inline import DONE
 from standby.wire.headers import status_line
 
 if TYPE_CHECKING:
@@ -55,12 +56,13 @@ class PublicCycle(RequestResponseCycle):
         self._flush: asyncio.Handle | None = None
         self.on_gone: Callable[[], object] | None = None
 
-    def watch(self, on_gone: Callable[[], object] | None) -> None:
-        """Call ``on_gone`` once when the caller has left, in the next turn of the loop; at once if it has. None: no more.
+    def watch(self, on_gone: Callable[[], object]) -> None:
+        """Call ``on_gone`` once when the caller has left, in the next turn of the loop; at once if it has.
 
-        As ``receive`` would tell it, without a coroutine that waits for it. The request's body must have been read.
+        As ``receive`` would tell it, without a coroutine that waits for it. The request's body must have been read. Set
+        ``on_gone`` to None to hear no more.
         """
-        if on_gone is not None and (self.disconnected or self.response_complete):
+        if self.disconnected or self.response_complete:
             on_gone()
             return
         self.on_gone = on_gone
@@ -78,11 +80,22 @@ class PublicCycle(RequestResponseCycle):
         if on_gone is not None:
             on_gone()
 
-    async def send(self, message: ASGISendEvent) -> None:
-        """Take one ASGI message. Raises RuntimeError for one out of turn, and for a body that is not as long as announced."""
+    def send(self, message: ASGISendEvent) -> Awaitable[None]:  # type: ignore[override] # any awaitable is one
+        """Take one ASGI message. Raises RuntimeError for one out of turn, and for a body that is not as long as announced.
+
+        What need not wait is done by the call itself, without a coroutine.
+        """
         if self.flow.write_paused and not self.disconnected:
-            self._flush_head()
-            await self.flow.drain()
+            return self._send_later(message)
+        self._send_now(message)
+        return DONE
+
+    async def _send_later(self, message: ASGISendEvent) -> None:
+        self._flush_head()
+        await self.flow.drain()
+        self._send_now(message)
+
+    def _send_now(self, message: ASGISendEvent) -> None:
         if self.disconnected:
             return
         kind = message["type"]

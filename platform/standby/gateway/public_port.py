@@ -21,6 +21,7 @@ from standby.gateway.public_cycle import PublicCycle
 from standby.wire.headers import status_line
 from standby.wire.sockets import tune
 
+_NO_HTTP: Final = "Invalid HTTP request received."
 # Longer than any path of a data route.
 _LONGEST_REMEMBERED: Final = 256
 
@@ -82,7 +83,13 @@ class PublicProtocol(HttpToolsProtocol):
         if self._awaited is Awaited.NOTHING and self.cycle.response_complete:
             # Whatever comes, even an empty line, has ended the idle time: from here on a head is owed.
             self._owe(Awaited.HEAD)
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.logger.warning(_NO_HTTP)
+            self.send_400_response(_NO_HTTP)
+        except httptools.HttpParserUpgrade:
+            self._unsupported_upgrade_warning()
         if self._awaited is Awaited.NOTHING:
             return
         if self._awaited is Awaited.BODY:
@@ -122,7 +129,9 @@ class PublicProtocol(HttpToolsProtocol):
         scope["path"], scope["raw_path"], scope["query_string"] = path, raw_path, query
         keep_alive = version != "1.0" and not self._last and parser.should_keep_alive()
         self.cycle = PublicCycle(self, scope, keep_alive=keep_alive)
-        self._start_asgi_task(self.cycle, self.app)
+        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task.add_done_callback(self.tasks.discard)
+        self.tasks.add(task)
 
     def on_body(self, body: bytes) -> None:
         cycle = self.cycle

@@ -1,4 +1,4 @@
-"""One suspect at a time for each endpoint: a second engine's death then says who it was."""
+"""One grave suspect at a time for each endpoint: another engine's death then says who it was."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Lane:
 
 @dataclass
 class Quarantine:
-    """Lanes of the endpoints (tenant, name) that have suspects now; an endpoint without any has none."""
+    """Lanes of the endpoints (tenant, name) that have grave suspects now; an endpoint without any has none."""
 
     _lanes: dict[Of, _Lane] = field(default_factory=dict)
 
@@ -35,8 +35,8 @@ class Quarantine:
                     await lane.lock.acquire()
             except TimeoutError:
                 raise WaitExceeded(
-                    f"endpoint {of[1]!r}: an engine died with this request in flight, and others like it are tried first, one "
-                    f"at a time; its turn did not come within {limit_s:g} s",
+                    f"endpoint {of[1]!r}: a request like it was in flight when an engine died twice, and others of that kind "
+                    f"are tried first, one at a time; its turn did not come within {limit_s:g} s",
                     remedy="retry later",
                     retry_after_s=max(1.0, min(10.0, limit_s)),
                 ) from None
@@ -51,5 +51,5 @@ class Quarantine:
 
     @property
     def lanes(self) -> int:
-        """Endpoints that have suspects waiting or running."""
+        """Endpoints that have grave suspects waiting or running."""
         return len(self._lanes)

@@ -43,7 +43,9 @@ class DoorClient(DoorPools):
         attempt = Attempt(self, request, send, extra_headers)
         watch = None if receive is None else ClientWatch(receive, attempt.client_gone)
         try:
-            return await attempt.run()
+            turn = attempt.begin()
+            outcome = None if turn is None else await turn
+            return outcome or await attempt.run()
         except asyncio.CancelledError:
             if attempt.cut_off("the gateway ended the request"):
                 raise AnswerCutOff from None

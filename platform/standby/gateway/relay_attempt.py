@@ -90,20 +90,29 @@ class Attempt:
 
     # -- the course of an attempt ------------------------------------------------------------------------
 
-    async def run(self) -> RelayOutcome:
-        """Send the request and wait for the ending."""
+    def begin(self) -> asyncio.Future[RelayOutcome | None] | None:
+        """Send the request by an idle connection and return the future of the outcome; None: ``run`` is to connect.
+
+        An outcome of None asks for ``run``, too.
+        """
         if not self._turn.done():
             connection = self._pool.take()
             if connection is None:
-                await self._connect()
-            else:
-                self._start(connection)
-        while (outcome := await self._turn) is None:
-            self._turn = self._pools.loop.create_future()
+                return None
+            self._start(connection)
+        return self._turn
+
+    async def run(self) -> RelayOutcome:
+        """Connect, send the request and wait for the ending; once more where a kept connection turned out to be stale."""
+        outcome: RelayOutcome | None = None
+        while outcome is None:
+            if self._turn.done():
+                self._turn = self._pools.loop.create_future()
             if self._gone:
                 self.client_gone()
             else:
                 await self._connect()
+            outcome = await self._turn
         return outcome
 
     def close(self) -> None:

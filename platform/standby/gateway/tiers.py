@@ -22,6 +22,7 @@ class Setback(Enum):
     DECLINED = "declined"  # the engine itself said 503
     MAYBE_BEGUN = "maybe-begun"  # the engine may have been at work on it when it failed
     LETHAL = "lethal"  # the engine died of it, as far as anybody can tell: it was alone there
+    GRAVE = "grave"  # a second engine died with it, and which request did it is not known
 
 
 class Step(Enum):
@@ -29,6 +30,7 @@ class Step(Enum):
 
     QUEUE = "queue"  # wait again, at the head; as often as it happens
     ELSEWHERE = "elsewhere"  # the request's one retry, at another instance where there is one
+    ALONE = "alone"  # wait until no other request runs that is as gravely suspected, then as from the beginning
     GIVE_UP = "give-up"
 
 

@@ -38,6 +38,7 @@ class AttemptTrace(NamedTuple):
 
 class RequestTrace(NamedTuple):
     """One request. Times in seconds; ``first_byte_s`` from arrival, None: there was none; ``usage`` None: no engine was asked.
+    ``quarantined_s``: how much of ``waited_s`` it waited for others that are suspected as gravely to end.
 
     A tuple of what was there anyway, as one is made for each request; the words are made when somebody asks.
     """
@@ -56,6 +57,7 @@ class RequestTrace(NamedTuple):
     lasted_s: float
     first_byte_s: float | None
     usage: Usage | None
+    quarantined_s: float = 0.0
 
     @property
     def id(self) -> str:
@@ -120,6 +122,7 @@ def view(trace: RequestTrace) -> dict[str, Any]:
         "arrived_at": trace.arrival.arrived_at,
         "waited_ms": _ms(trace.waited_s),
         "queue_reason": trace.queue_reason,
+        "quarantined_ms": _ms(trace.quarantined_s),
         "attempts": [_attempt(attempt) for attempt in trace.attempts],
         "ending": trace.ending,
         "words": trace.words,

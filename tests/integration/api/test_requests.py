@@ -106,6 +106,8 @@ async def test_the_command_tells_it_in_words(control: Control) -> None:
             attempts=(first, an_attempt(2, id="a-1.2", backend="fast", probe=True)),
             usage=Usage(12, 34, estimated=True),
             queue_reason="first of priority high",
+            waited_s=2.102,
+            quarantined_s=2.1,
         )
     )
     shown = await standby(control, "requests", "show", "mine")
@@ -114,7 +116,8 @@ async def test_the_command_tells_it_in_words(control: Control) -> None:
         "request      a-1",
         "caller's id  mine",
         "chat, variant AllTraffic, tier critical",
-        "2.0 ms: first of priority high",
+        "waited       2.10 s in quarantine: a request like it was in flight when an engine died twice",
+        "waited       2.0 ms: first of priority high",
         "12 in, 34 out (estimated)",
         "ok after 1.50 s, the first byte after 250.0 ms",
         "attempt 1: chat-i1 on n1 (vllm)",

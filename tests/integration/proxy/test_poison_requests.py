@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 
+import httpx
 import pytest
 
 from standby.domain.traffic import Tier, TrafficPolicy
 from standby.gateway.poison import REFUSED_FOR_S
 from support.door_rig import SLOTS
-from support.failing_engines import dies_of_boom, fails, resets
-from support.failover_rig import Replica, failover_rig
+from support.engine_process import EngineProcess, engine_process
+from support.failing_engines import dies_of_boom, fails, never, resets, text_of
+from support.failover_rig import Replica, answers, failover_rig
 from support.gateway_rig import gateway_rig
 from support.upstream import Call
 from support.waiting import until
@@ -58,9 +60,105 @@ async def test_a_poison_request_on_a_kept_connection_is_recognised_too() -> None
         await until(rig.settled)
 
 
+async def test_on_an_endpoints_openai_route_it_is_nothing_that_sdks_repeat() -> None:
+    async with failover_rig(*[dies_of_boom] * 2) as rig:
+        body = json.dumps({"messages": [{"role": "user", "content": "BOOM"}]}).encode()
+        for status, code in ((502, "engine_died"), (422, "poison_request")):
+            answer = await rig.ask("/endpoints/e/openai/v1/chat/completions", body)
+            assert (answer.status, json.loads(answer.body)["error"]["code"]) == (status, code)
+        assert rig.asked == 1
+        await until(rig.settled)
+
+
+async def holds(engine: EngineProcess, count: int) -> bool:
+    """Whether the process has read so many requests and answered none."""
+    async with httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(uds=str(engine.socket)), base_url="http://engine"
+    ) as client:
+        return bool((await client.get("/stats")).json()["active"] == count)
+
+
+async def test_what_a_killed_engine_had_in_flight_is_taken_over_at_once_and_together() -> None:
+    """By far most deaths have nothing to do with a request: SIGKILL, the kernel's out-of-memory killer."""
+    slots = 8
+    async with (
+        engine_process(stall=True) as engine,
+        failover_rig(never, answers, traffic=CRITICAL, slots=slots) as rig,
+    ):
+        rig.replicas[0].epoch += 1
+        rig.open(rig.replicas[0], engine.socket)
+        rig.pause("i-2")
+        asking = [asyncio.create_task(rig.ask(body={"prompt": f"calm {at}"})) for at in range(slots)]
+        await until(lambda: holds(engine, slots))
+        rig.resume("i-2")
+        engine.kill()
+        async with asyncio.timeout(1.0):
+            found = await asyncio.gather(*asking)
+        assert [(answer.status, text_of(answer.body)) for answer in found] == [(200, "i-2")] * slots
+        assert "the engine may have begun" in rig.last.attempts[0].outcome
+        assert rig.dispatcher.guard.book.empty
+        await until(rig.settled)
+
+
+async def test_of_several_in_flight_two_replicas_die_unasked_and_one_of_who_asks_again() -> None:
+    """Field case B34, tier critical: after two deaths nobody is tried again unasked, and who asks again is tried alone."""
+    running: dict[str, list[Call]] = {"i-1": [], "i-2": []}
+
+    async def all_at_once(replica: Replica, call: Call) -> None:
+        calls = running[replica.name]
+        calls.append(call)
+        if len(calls) == SLOTS:
+            rig.resume("i-2")
+            replica.die()
+        # Whichever of them came last: none is answered.
+        await call.gone.wait()
+
+    at_once: list[int] = []
+
+    async def counted(replica: Replica, call: Call) -> None:
+        at_once.append(sum(rig.door.load(name).in_flight for name in ("i-3", "i-4")))
+        await dies_of_boom(replica, call)
+
+    async with failover_rig(all_at_once, all_at_once, counted, counted, traffic=CRITICAL) as rig:
+        rig.pause("i-2", "i-3", "i-4")
+        prompts = [*(f"calm {at}" for at in range(SLOTS - 1)), "BOOM"]
+        first = await asyncio.gather(*(rig.ask(body={"prompt": prompt}) for prompt in prompts))
+        assert [(answer.status, b"two engines" in answer.body) for answer in first] == [(502, True)] * SLOTS
+        assert [len(calls) for calls in running.values()] == [SLOTS, SLOTS]
+        assert not rig.dispatcher.guard.book._convicted
+        rig.resume("i-3", "i-4")
+        again = await asyncio.gather(*(rig.ask(body={"prompt": prompt}) for prompt in prompts))
+        assert [answer.status for answer in again] == [200] * (SLOTS - 1) + [502]
+        assert at_once == [1] * SLOTS
+        assert (await rig.ask(body={"prompt": "BOOM"})).status == 422
+        assert [replica.engine.socket.exists() for replica in rig.replicas].count(False) == 3
+        await until(rig.settled)
+
+
+async def test_a_grave_suspects_twin_that_waits_is_not_tried_in_company() -> None:
+    """More of the same body than slots: those that had waited for one are not the next engine's death."""
+
+    async def dies_with_all(replica: Replica, call: Call) -> None:
+        if len(replica.engine.calls) == SLOTS:
+            replica.die()
+        await call.gone.wait()
+
+    async with failover_rig(dies_with_all, dies_with_all, dies_of_boom, dies_of_boom, traffic=CRITICAL) as rig:
+        rig.pause("i-2", "i-3", "i-4")
+        asking = [asyncio.create_task(rig.ask(body={"prompt": "BOOM"})) for _ in range(2 * SLOTS)]
+        await until(lambda: rig.gateway.desk.queued == 2 * SLOTS)
+        rig.resume("i-2")
+        await until(lambda: not rig.replicas[1].engine.socket.exists())
+        rig.resume("i-3", "i-4")
+        found = sorted(answer.status for answer in await asyncio.gather(*asking))
+        assert found == [422] * (SLOTS - 1) + [502] * (SLOTS + 1), "the four of two deaths, and the one that was tried alone"
+        assert [replica.engine.socket.exists() for replica in rig.replicas].count(False) == 3
+        await until(rig.settled)
+
+
 @pytest.mark.parametrize("traffic", [CRITICAL, STANDARD])
 async def test_of_several_in_flight_at_most_one_more_replica_dies(traffic: TrafficPolicy) -> None:
-    """Field case B34: all are suspects; they run one at a time until it is known who it was; the rest is answered."""
+    """Field case B34: all are suspects, and tried once more; the one that is alone when it kills again is convicted."""
     waiting: list[Call] = []
 
     async def all_at_once(replica: Replica, call: Call) -> None:

@@ -122,7 +122,10 @@ def test_other_policies_in_words() -> None:
     assert told["routing"] == "fewest requests for its slots, faster ones first"
     assert told["choice of engine"].startswith("thresholds: from 2048 prompt tokens on TensorRT-LLM, below 512 vLLM, else")
     learned = facts(TrafficPolicy(), backends=2)["choice of engine"]
-    assert learned.startswith("learned: the one that is predicted to answer first, 2% of requests to learn")
+    words = "learned: the one that is predicted to have the whole answer first"
+    assert learned.startswith(f"{words}; 2% of normal and batch requests explore; fuller than 92%")
+    learned = facts(TrafficPolicy(latency_target=1.0, hybrid=HybridChoice(explore=0.0)), backends=2)["choice of engine"]
+    assert learned.startswith(f"{words}, those first that meet the latency target; none explores; fuller")
 
 
 def test_backends_are_told_with_their_bounds_and_rungs() -> None:

@@ -13,6 +13,7 @@ from standby.domain.endpoint import ScalePolicy, Variant
 from standby.domain.errors import Throttled
 from standby.domain.instance import InstanceState
 from standby.gateway.desk import AllRooms, Desk, Grant, Route
+from standby.gateway.results import Result, ResultKind
 from support.builders import an_endpoint, an_instance
 from support.turns import turn
 
@@ -138,6 +139,39 @@ async def test_a_full_door_beside_a_free_one_throttles_nobody() -> None:
     end.set()
     assert await outcomes(tasks) == ["served"] * 4
     assert await outcomes(late) == ["throttled"] * 2
+
+
+@pytest.mark.parametrize(("service_s", "expected"), [(None, 1.0), (8.0, 2.0)])
+async def test_when_to_come_again_is_when_the_next_slot_is_free_as_measured(service_s: float | None, expected: float) -> None:
+    """Four slots that are held for eight seconds each: one every two seconds. Unknown: a second."""
+    doors = Doors(limited(4), 1)
+    doors.tell("i1", 4)
+    if service_s is not None:
+        grant = await doors.desks[0].acquire(arrived=doors.now, arrived_at=doors.now, body_bytes=1, again=False)
+        doors.desks[0].release(grant, Result(ResultKind.OK, service_s))
+    end = asyncio.Event()
+    tasks = [asyncio.create_task(doors.request(0, end)) for _ in range(5)]
+    await turn()
+    with pytest.raises(Throttled) as refused:
+        await tasks[4]
+    assert refused.value.retry_after_s == pytest.approx(expected)
+    end.set()
+    await asyncio.gather(*tasks[:4])
+
+
+async def test_beyond_the_limit_at_zero_it_is_when_the_climb_is_over() -> None:
+    doors = Doors(limited(1), 1)
+    desk = Desk(
+        doors.desks[0].route, doors.rooms, lambda: 100.0, lambda: 100.0, lambda _desk, _urgent: None, lambda _route: 12.0
+    )
+    doors.desks[0] = desk
+    first = asyncio.create_task(doors.request(0, asyncio.Event()))
+    await turn()
+    with pytest.raises(Throttled) as refused:
+        await desk.acquire(arrived=100.0, arrived_at=100.0, body_bytes=1, again=False)
+    assert refused.value.retry_after_s == pytest.approx(12.0)
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
 
 
 async def test_a_limit_below_the_instances_slots_is_what_counts_and_one_above_them_all_is_not_believed() -> None:

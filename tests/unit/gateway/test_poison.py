@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -34,22 +35,56 @@ def test_alone_with_a_dead_engine_is_convicted_and_forgotten_in_time() -> None:
     assert book.empty
 
 
-def test_of_several_in_flight_all_are_suspects_and_a_second_death_convicts() -> None:
+def die(book: PoisonBook, instance: str, now: float, *bodies: bytes) -> list[Verdict]:
+    """An engine dies with these in flight, which are told of it one after the other."""
+    marks = [fingerprint(WHO, body) for body in bodies]
+    left = range(len(marks), 0, -1)
+    return [book.died(WHO, mark, Death(instance, 1, count == 1), now) for mark, count in zip(marks, left, strict=True)]
+
+
+def test_of_several_in_flight_all_are_suspects_and_one_that_dies_alone_is_convicted() -> None:
+    """The last one that is told of a death seems alone, and is not. The conviction explains both deaths."""
     book = PoisonBook()
-    assert book.died(WHO, BOOM, Death("i-1", 1, alone=False), 0.0) is Verdict.SUSPECT
-    # The others have been told already: the last one seems alone, and is not.
-    assert book.died(WHO, CALM, Death("i-1", 1, alone=True), 0.1) is Verdict.SUSPECT
-    assert book.died(WHO, BOOM, Death("i-2", 1, alone=False), 1.0) is Verdict.CONVICTED
+    assert die(book, "i-1", 0.0, b"BOOM", b"calm") == [Verdict.SUSPECT] * 2
+    assert book.standing(CALM, 0.5) is Standing.SUSPECT
+    assert die(book, "i-2", 1.0, b"BOOM") == [Verdict.CONVICTED]
     assert book.died(WHO, fingerprint(WHO, b"late"), Death("i-2", 1, alone=False), 1.1) is Verdict.INNOCENT
-    assert book.standing(CALM, 2.0) is Standing.SUSPECT
+    assert book.standing(CALM, 2.0) is Standing.UNKNOWN
 
 
-def test_who_was_there_by_chance_is_cleared_when_the_culprit_is_found() -> None:
+def test_with_several_at_two_deaths_all_are_grave_suspects_and_a_third_death_convicts() -> None:
     book = PoisonBook()
-    book.died(WHO, BOOM, Death("i-1", 1, alone=False), 0.0)
-    assert book.died(WHO, CALM, Death("i-2", 1, alone=False), 1.0) is Verdict.SUSPECT
-    assert book.died(WHO, BOOM, Death("i-2", 1, alone=False), 1.0) is Verdict.CONVICTED
-    assert book.standing(CALM, 1.0) is Standing.UNKNOWN
+    die(book, "i-1", 0.0, b"BOOM", b"calm", b"lucky")
+    book.answered(fingerprint(WHO, b"lucky"))
+    assert die(book, "i-2", 1.0, b"BOOM", b"calm", b"new") == [Verdict.GRAVE, Verdict.GRAVE, Verdict.SUSPECT]
+    assert {book.standing(mark, 1.0) for mark in (BOOM, CALM)} == {Standing.GRAVE}
+    assert book.died(WHO, BOOM, Death("i-3", 1, alone=False), 2.0) is Verdict.CONVICTED
+    assert [book.standing(fingerprint(WHO, body), 2.0) for body in (b"BOOM", b"calm", b"new")] == [
+        Standing.CONVICTED,
+        Standing.UNKNOWN,
+        Standing.UNKNOWN,
+    ]
+
+
+def test_a_death_that_is_explained_weighs_no_more() -> None:
+    book = PoisonBook()
+    die(book, "i-1", 0.0, b"calm", b"more")
+    book.learn(Conviction(WHO, BOOM, REFUSED_FOR_S, "told"))
+    assert die(book, "i-2", 1.0, b"calm", b"BOOM") == [Verdict.GRAVE, Verdict.CONVICTED]
+    assert book.standing(CALM, 1.0) is Standing.SUSPECT
+
+
+def test_the_same_body_several_times_at_one_death_is_one_suspect() -> None:
+    book = PoisonBook()
+    assert die(book, "i-1", 0.0, *[b"BOOM"] * 3) == [Verdict.SUSPECT] * 3
+    assert die(book, "i-2", 1.0, *[b"BOOM"] * 3) == [Verdict.GRAVE] * 3
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_who_was_alone_at_one_of_two_deaths_is_convicted(first: bool) -> None:
+    book = PoisonBook()
+    for instance, alone, verdict in (("i-1", first, Verdict.SUSPECT), ("i-2", not first, Verdict.CONVICTED)):
+        assert book.died(WHO, BOOM, Death(instance, 1, alone, read=False), 0.0) is verdict
 
 
 def test_what_an_engine_may_not_have_read_is_a_suspect_though_it_was_alone() -> None:
@@ -159,3 +194,25 @@ def test_the_book_stays_bounded_and_its_count_agrees(steps: list[tuple[int, int,
         assert sum(book._kept.values()) == len(kept) <= 10
         assert set(book._kept) == set(kept)
         assert not set(book._convicted) & set(book._suspects)
+        assert all(0 < len(one.deaths) <= 2 and not any(dead.solved for dead in one.deaths) for one in book._suspects.values())
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_a_poison_among_many_ends_at_most_two_engines_unasked_and_three_in_all(data: st.DataObject) -> None:
+    """As the dispatcher does in tier critical: one retry in any company, then one at a time, when the callers ask again."""
+    book, deaths, now = PoisonBook(), 0, 0.0
+    waiting = [b"BOOM", *(b"calm %d" % at for at in range(data.draw(st.integers(0, 5))))]
+    for _ in range(2):
+        company = data.draw(st.permutations(waiting))[: data.draw(st.integers(1, len(waiting)))]
+        now += 1
+        if b"BOOM" in company and book.standing(BOOM, now) is not Standing.CONVICTED:
+            deaths += 1
+            die(book, f"i-{deaths}", now, *company)
+    while book.standing(BOOM, now) is not Standing.CONVICTED:
+        grave = book.standing(BOOM, now) is Standing.GRAVE
+        others = [] if grave else data.draw(st.permutations(waiting[1:]))
+        deaths, now = deaths + 1, now + 1
+        die(book, f"i-{deaths}", now, b"BOOM", *others)
+    assert deaths <= 3
+    assert {book.standing(fingerprint(WHO, body), now) for body in waiting[1:]} <= {Standing.UNKNOWN}

@@ -14,9 +14,9 @@ Q, E, G = Step.QUEUE, Step.ELSEWHERE, Step.GIVE_UP
 @pytest.mark.parametrize(
     ("tier", "steps"),
     [
-        (Tier.CRITICAL, {"refused": Q, "not-begun": Q, "declined": E, "maybe-begun": E, "lethal": G}),
-        (Tier.STANDARD, {"refused": Q, "not-begun": Q, "declined": E, "maybe-begun": G, "lethal": G}),
-        (Tier.BEST_EFFORT, {"refused": Q, "not-begun": G, "declined": G, "maybe-begun": G, "lethal": G}),
+        (Tier.CRITICAL, {"refused": Q, "not-begun": Q, "declined": E, "maybe-begun": E, "lethal": G, "grave": G}),
+        (Tier.STANDARD, {"refused": Q, "not-begun": Q, "declined": E, "maybe-begun": G, "lethal": G, "grave": G}),
+        (Tier.BEST_EFFORT, {"refused": Q, "not-begun": G, "declined": G, "maybe-begun": G, "lethal": G, "grave": G}),
     ],
 )
 def test_what_each_tier_does(tier: Tier, steps: dict[str, Step]) -> None:

@@ -83,6 +83,7 @@ def test_what_is_told_of_a_request() -> None:
         "first_byte_ms": 250.0,
         "ending": "ok",
     }
+    assert told["quarantined_ms"] == 0.0
     assert told["usage"] == {"prompt_tokens": 3, "completion_tokens": 4, "estimated": True}
 
 

@@ -100,6 +100,33 @@ def test_openais_clients_get_openais_envelope(error: AwsError, status: int, kind
 
 
 @pytest.mark.parametrize(
+    ("error", "status", "kind", "code"),
+    [
+        (errors.PoisonRequest("x", retry_after_s=90.0), 422, "invalid_request_error", "poison_request"),
+        (errors.EngineDied("x"), 502, "server_error", "engine_died"),
+        (errors.EndpointFailed("x", retry_after_s=5.0), 503, "server_error", "endpoint_failed"),
+        (errors.InvocationTimeout("x"), 504, "server_error", "invocation_timeout"),
+        (errors.QueueFull("x"), 429, "invalid_request_error", "queue_full"),
+        (errors.Throttled("x"), 429, "invalid_request_error", "throttled"),
+        (errors.ColdWaitExceeded("x"), 429, "invalid_request_error", "model_not_ready"),
+        (errors.Overloaded("x"), 503, "server_error", "overloaded"),
+        (errors.EndpointNotFound("x"), 400, "invalid_request_error", "validation_error"),
+        (errors.InvalidInput("x"), 400, "invalid_request_error", "validation_error"),
+        (errors.LeaseLost("x"), 500, "server_error", "InternalFailure"),
+    ],
+)
+def test_what_the_platform_says_itself_has_its_code_for_openais_clients(
+    error: errors.StandbyError, status: int, kind: str, code: str
+) -> None:
+    """What an engine has died of is not among what OpenAI's SDKs repeat: 408, 409, 429 and 5xx."""
+    told, headers, body = openai_answer(aws_error(error, PLACE))
+    envelope = json.loads(body)["error"]
+    assert (told, envelope["type"], envelope["code"]) == (status, kind, code)
+    if error.retry_after_s is not None:
+        assert dict(headers)[b"retry-after"] == b"%d" % error.retry_after_s
+
+
+@pytest.mark.parametrize(
     ("path", "route"),
     [
         ("/endpoints/e/invocations", (Operation.INVOKE, "e", None)),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 import pydantic_core
@@ -12,12 +14,14 @@ from standby.domain.errors import (
     ColdWaitExceeded,
     EndpointFailed,
     EndpointNotFound,
+    EngineDied,
     EngineError,
     Forbidden,
     InvalidInput,
     InvocationTimeout,
     NotAuthenticated,
     PayloadTooLarge,
+    PoisonRequest,
     QueueFull,
     StandbyError,
     Throttled,
@@ -48,6 +52,12 @@ _NAMES: Final[tuple[tuple[type[StandbyError] | tuple[type[StandbyError], ...], s
     (Forbidden, "AccessDeniedException", 400),
     (Unavailable, "ServiceUnavailable", 503),
 )
+# What AWS tells as a container's failure and is the platform's own word: OpenAI's clients get our status.
+_OUR_STATUS: Final[Mapping[str, int]] = MappingProxyType(
+    {kind.code: kind.http_status for kind in (EndpointFailed, EngineDied, EngineError, InvocationTimeout, PoisonRequest)}
+)
+# Errors that have a code of ours on the OpenAI route; a container's own, and what AWS validates, have AWS's there.
+_OUR_CODES: Final = frozenset({"ModelError", "ThrottlingException", "ModelNotReadyException", "ServiceUnavailable"})
 _RETRIED: Final = frozenset({"ThrottlingException", "ModelNotReadyException", "ServiceUnavailable"})
 
 
@@ -137,12 +147,17 @@ def model_error(status: int, message: str, place: Place) -> AwsError:
 def openai_answer(error: AwsError) -> tuple[int, Headers, bytes]:
     """Return status, headers and body of an error on the OpenAI route.
 
-    OpenAI's clients know 429 for throttling, where AWS's have 400; a container's error keeps the container's own status.
+    OpenAI's clients know 429 for throttling, where AWS's have 400; a container's error keeps the container's own status. An
+    error of the platform's own has our code, and where AWS would tell it as a container's, our status, too: what an engine
+    has died of must not look like what a client repeats.
     """
     model = error.code == "ModelError"
+    ours = str(error.members.get("StandbyCode") or "") if error.code in _OUR_CODES else ""
     status = error.status
     if error.code in ("ThrottlingException", "ModelNotReadyException"):
         status = 429
+    elif model and ours in _OUR_STATUS:
+        status = _OUR_STATUS[ours]
     elif model:
         original = int(error.members.get("OriginalStatusCode") or 504)
         status = original if 400 <= original < 600 else 502
@@ -152,7 +167,7 @@ def openai_answer(error: AwsError) -> tuple[int, Headers, bytes]:
         "message": _inner_message(str(message or error.code)),
         "type": kind,
         "param": None,
-        "code": "model_error" if model else "validation_error" if status < 500 else error.code,
+        "code": ours or ("model_error" if model else "validation_error" if status < 500 else error.code),
     }
     headers = []
     if error.retry_after_ms is not None:
