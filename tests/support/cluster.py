@@ -17,6 +17,7 @@ from standby.controller.actions import (
     Unassign,
 )
 from standby.controller.demand import DemandBook
+from standby.controller.economy import Economy
 from standby.controller.placement import memory_need
 from standby.controller.plan import plan
 from standby.controller.view import (
@@ -73,11 +74,12 @@ class Slot:
 class Cluster:
     """Endpoints, nodes and one gateway; ``run_until`` lets time pass, planning only on news and at the plan's own wakes.
 
-    Instances of the endpoints, models and backends in ``fails`` do not start; on the nodes in ``no_hatch`` no zygote is
-    ever ready.
+    A climb takes ``load_s``, or what ``loads`` says of the rung it begins on. Instances of the endpoints, models and backends
+    in ``fails`` do not start; on the nodes in ``no_hatch`` no zygote is ever ready.
     """
 
     load_s: float = 2.0
+    loads: dict[Rung, float] = field(default_factory=dict)
     hears_s: float = 0.05
     now: float = 1000.0
     hatch_s: float = 0.0
@@ -94,6 +96,7 @@ class Cluster:
     silent_nodes: set[str] = field(default_factory=set)
     traffic: dict[tuple[str, str, str], tuple[int, int]] = field(default_factory=dict)
     ended_at: dict[tuple[str, str, str], float] = field(default_factory=dict)
+    economy: Economy = field(default_factory=Economy)
 
     def __post_init__(self) -> None:
         self.book = DemandBook(lambda: self.now)
@@ -216,6 +219,7 @@ class Cluster:
             nodes=dict(self.nodes),
             orphans=tuple(p for p in placed.values() if key(TENANT, p.assignment.endpoint) not in self.endpoints),
             promised=promised,
+            economy=self.economy,
             assignment_count=len(placed),
             registry_empty=not self.endpoints,
         )
@@ -367,11 +371,17 @@ class Cluster:
                 slot = self.slots[action.key]
                 assert slot.revision == action.revision
                 serial = self._next()
-                update = {"rung": action.rung, "slots": action.slots, "admits": action.admits, "intent": f"i{serial}"}
+                update: dict[str, object] = {
+                    "rung": action.rung,
+                    "slots": action.slots,
+                    "admits": action.admits,
+                    "intent": f"i{serial}",
+                }
+                update["ahead"] = action.keeps_ahead(slot.assignment.ahead)
                 slot.assignment = slot.assignment.model_copy(update=update)
                 slot.revision = serial
                 if action.rung is not action.before:
-                    slot.done_at = self.now + (self.load_s if action.rung is Rung.READY else 0.1)
+                    slot.done_at = self.now + (self.loads.get(action.before, self.load_s) if action.rung is Rung.READY else 0.1)
                 elif slot.seen is not None:
                     slot.hears_at = self.now + self.hears_s
             case Unassign():

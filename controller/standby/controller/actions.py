@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from standby.controller.prewarm import Wish
 from standby.controller.view import NEVER
 from standby.domain.endpoint import EndpointStatus, Failure
 from standby.domain.instance import Rung
@@ -42,7 +43,8 @@ class Assign:
 class Retarget:
     """Move an existing assignment to another rung, or let its door let in another number, if it is still at ``revision``.
 
-    ``generation`` is the endpoint's that asks for a climb; None leaves it as it is.
+    ``generation`` is the endpoint's that asks for a climb; None leaves it as it is. ``wish``: it is a climb that nobody waits
+    for. ``verb`` is what its event calls it; empty: by its rungs.
     """
 
     key: str
@@ -57,6 +59,15 @@ class Retarget:
     demand_at: float | None = None
     reason: str
     inputs: Inputs = field(default_factory=dict)
+    wish: Wish | None = None
+    verb: str = ""
+
+    def keeps_ahead(self, before: Rung | None) -> Rung | None:
+        """Return the rung from which it has climbed ahead of demand once this is done, ``before`` it was so."""
+        if self.wish is not None:
+            return self.wish.rung
+        asked = bool(self.verb) or (self.rung > self.before and self.rung is Rung.READY)
+        return None if asked or before is None or self.rung <= before else before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

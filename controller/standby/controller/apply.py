@@ -173,13 +173,14 @@ class Applier:
             "leader_epoch": epoch,
             "reason": action.reason,
             "demand_at": action.demand_at,
+            "ahead": action.keeps_ahead(known.value.ahead),
         }
         if action.generation is not None:
             changes["endpoint_generation"] = action.generation
         value = known.value.model_copy(update=changes)
         revision = await self._tables.assignments.update(action.key, value, action.revision)
         self._state.wrote_assignment(action.key, value, revision)
-        verb = "resize" if action.rung is action.before else "climb" if action.rung > action.before else "sink"
+        verb = action.verb or ("resize" if action.rung is action.before else "climb" if action.rung > action.before else "sink")
         inputs = {**action.inputs, "from": action.before.label, "to": action.rung.label, "node": value.node}
         self._wrote(done, verb, action, value.instance, inputs)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from standby.controller.arrivals import GapModel
 
 
 class Bucket(NamedTuple):
@@ -22,7 +24,8 @@ class EndpointDemand:
     """What all living gateways together say of one endpoint.
 
     ``valid`` is False when no gateway has reported within its lease: no data, so nothing may be taken away.
-    ``active_at`` is the last arrival or end of a request; minus infinity when no gateway ever mentioned it.
+    ``active_at`` is the last arrival or end of a request; minus infinity when no gateway ever mentioned it. ``gaps`` is what
+    was learned of the time between such an end and the next request; None: nothing yet.
     """
 
     in_flight: int = 0
@@ -33,6 +36,7 @@ class EndpointDemand:
     valid_since: float = math.inf
     history: tuple[Bucket, ...] = ()
     bucket_s: float = 0.25
+    gaps: GapModel | None = field(default=None, compare=False)
 
     @property
     def concurrency(self) -> int:
@@ -102,6 +106,7 @@ def together(one: EndpointDemand, other: EndpointDemand) -> EndpointDemand:
         valid_since=min(one.valid_since, other.valid_since),
         history=_summed(one.history, other.history),
         bucket_s=max(one.bucket_s, other.bucket_s),
+        gaps=max((one.gaps, other.gaps), key=lambda gaps: -1 if gaps is None else gaps.count),
     )
 
 

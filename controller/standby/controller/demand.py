@@ -6,8 +6,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from standby.controller.arrivals import GapModel
 from standby.controller.asked import Bucket, EndpointDemand
 from standby.domain.demand import Demand, GatewayBeat
 from standby.domain.names import key
@@ -17,6 +18,11 @@ GATEWAY_LEASE_S: Final = 10.0
 _SHORTEST_BUCKET_S: Final = 0.25
 _BUCKETS_PER_WINDOW: Final = 240
 _LONGEST_WINDOW_S: Final = 3600.0
+
+# Under which label the gaps of an endpoint as a whole are kept.
+WHOLE: Final = ""
+# A gateway that is heard again after its lease ran out: what it says happened later than this after what was known is new.
+_NEWS_S: Final = 1.0
 
 # ``tenant.name`` of the endpoint, and the variant, or the variant and its backend as ``part_label`` writes them.
 Part: TypeAlias = tuple[str, str]
@@ -28,6 +34,7 @@ class _Counts:
     queued: int
     active_at: float
     oldest_arrival_at: float | None
+    arrivals: int | None = None
 
 
 @dataclass(slots=True)
@@ -50,6 +57,11 @@ class _Series:
     def width(self) -> float:
         return max(_SHORTEST_BUCKET_S, min(self.window_s, _LONGEST_WINDOW_S) / _BUCKETS_PER_WINDOW)
 
+    @property
+    def idle(self) -> bool:
+        """Whether nothing ran or waited when it was last heard of."""
+        return not self.buckets or self.buckets[-1].last == 0
+
     def record(self, value: int, now: float) -> None:
         last = self.buckets[-1] if self.buckets else None
         if last is None:
@@ -66,11 +78,15 @@ class _Series:
 
 @dataclass(slots=True)
 class _Book:
-    """What is remembered of one endpoint: as a whole, and by variant or backend once there are several."""
+    """What is remembered of one endpoint: as a whole, and by variant or backend once there are several.
+
+    ``gaps`` has under ``""`` those of the whole.
+    """
 
     whole: _Series = field(default_factory=_Series)
     parts: dict[str, _Series] = field(default_factory=dict)
     labels: list[str] = field(default_factory=list)
+    gaps: dict[str, GapModel] = field(default_factory=dict)
 
     def of(self, variant: str) -> _Series:
         """Return the series of a variant. While it is the only one that was ever heard of, that is the whole."""
@@ -78,6 +94,8 @@ class _Book:
             self.labels.append(variant)
             if len(self.labels) == 2:
                 self.parts[self.labels[0]] = replace(self.whole, buckets=deque(self.whole.buckets))
+                if WHOLE in self.gaps and self.labels[0] not in self.gaps:
+                    self.gaps[self.labels[0]] = GapModel.from_json(self.gaps[WHOLE].to_json())
             if len(self.labels) > 1:
                 self.parts[variant] = _Series(self.whole.window_s)
         return self.parts.get(variant, self.whole)
@@ -85,6 +103,19 @@ class _Book:
     def part(self, variant: str) -> _Series | None:
         """Return what is known of a variant."""
         return self.parts.get(variant, self.whole) if variant in self.labels else None
+
+    def gaps_of(self, variant: str | None) -> GapModel | None:
+        """Return what was learned of a variant; while it is the only one, that is what was learned of the whole."""
+        if variant in self.parts:
+            return self.gaps.get(variant)
+        return self.gaps.get(WHOLE) if variant is None or len(self.labels) <= 1 else None
+
+    def came(self, variant: str, at: float) -> None:
+        """Learn from a request that ended an idle time, of the whole or of its variant alone."""
+        for label in (WHOLE, variant) if variant in self.parts else (WHOLE,):
+            series = self.parts.get(label, self.whole) if label else self.whole
+            if series.idle and series.active_at > -math.inf:
+                self.gaps.setdefault(label, GapModel()).observe(max(0.0, at - series.active_at), at)
 
     def all(self) -> Iterable[_Series]:
         return (self.whole, *self.parts.values())
@@ -103,6 +134,7 @@ class DemandBook:
         self._clock = clock
         self._gateways: dict[str, _Gateway] = {}
         self._books: dict[str, _Book] = {}
+        self._learned: set[str] = set()
         self._valid_since: float | None = None
 
     def take_demand(self, demand: Demand) -> bool:
@@ -180,10 +212,31 @@ class DemandBook:
         labels = [*variants, *({""} & told)]
         return {label: self._sum(endpoint, label, None if book is None else book.part(label)) for label in labels}
 
+    # ---- what was learned ------------------------------------------------------------------------------
+
+    def take_learned(self) -> set[str]:
+        """Return the endpoints of which something was learned since this was last asked."""
+        learned, self._learned = self._learned, set()
+        return learned
+
+    def habits(self, endpoint: str) -> dict[str, dict[str, Any]]:
+        """Return what was learned of ``endpoint``, by variant or backend, ``""`` for the whole, as JSON values."""
+        book = self._books.get(endpoint)
+        return {} if book is None else {label: model.to_json() for label, model in book.gaps.items()}
+
+    def restore(self, endpoint: str, habits: Mapping[str, GapModel]) -> None:
+        """Take over what another controller learned of ``endpoint``, where it has seen more."""
+        gaps = self._book(endpoint).gaps
+        for label, model in habits.items():
+            mine = gaps.get(label)
+            if mine is None or mine.count < model.count:
+                gaps[label] = model
+
     # ---- inside ----------------------------------------------------------------------------------------
 
     def _sum(self, endpoint: str, variant: str | None, series: _Series | None) -> EndpointDemand:
         now = self._clock()
+        book = self._books.get(endpoint)
         in_flight = queued = 0
         active_at = -math.inf if series is None else series.active_at
         oldest: float | None = None
@@ -207,6 +260,7 @@ class DemandBook:
             valid_since=math.inf if self._valid_since is None or not valid else self._valid_since,
             history=tuple(series.buckets) if series else (),
             bucket_s=series.width if series else _SHORTEST_BUCKET_S,
+            gaps=None if book is None else book.gaps_of(variant),
         )
 
     def _counts(self, gateway: _Gateway, endpoint: str, variant: str | None) -> Iterable[_Counts]:
@@ -236,11 +290,32 @@ class DemandBook:
         part = _part_of(demand)
         before = gateway.counts.get(part)
         active_at = now if demand.in_flight or demand.queued else now - demand.idle
-        gateway.counts[part] = _Counts(demand.in_flight, demand.queued, active_at, demand.oldest_arrival_at)
+        self._learn(part, demand, before, active_at)
+        gateway.counts[part] = _Counts(demand.in_flight, demand.queued, active_at, demand.oldest_arrival_at, demand.arrivals)
         self._active(part, active_at)
         self._record(part[0], now)
         seen = (0, 0) if before is None else (before.in_flight, before.queued)
         return seen != (demand.in_flight, demand.queued)
+
+    def _learn(self, part: Part, demand: Demand, before: _Counts | None, active_at: float) -> None:
+        """Note the gap that a request ended, also of one that came and went between two messages.
+
+        Only a gateway's count of requests tells one that was short from a message that was late.
+        """
+        name, variant = part
+        book = self._book(name)
+        series = book.of(variant)
+        if not (demand.in_flight or demand.queued):
+            if not demand.arrivals:
+                return
+            if before is None and active_at <= series.active_at + _NEWS_S:
+                return
+            if before is not None and (before.arrivals is None or demand.arrivals <= before.arrivals):
+                return
+        known = {label: model.count for label, model in book.gaps.items()}
+        book.came(variant, active_at)
+        if known != {label: model.count for label, model in book.gaps.items()}:
+            self._learned.add(name)
 
     def _forget(self, gateway: str) -> list[str]:
         """Remove a gateway; whatever it had running counts as activity until it was last heard."""

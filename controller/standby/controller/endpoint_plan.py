@@ -3,88 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
-from standby.controller import keepalive, limits, placement, scaling, status, updates, victims
-from standby.controller.actions import Action, Assign, Decision, DropEndpoint, Inputs, Plan, Retarget, Unassign
+from standby.controller import keepalive, limits, placement, recorded, scaling, sinking, status, updates, victims
+from standby.controller.actions import Assign, DropEndpoint, Inputs, Plan, Retarget, Unassign
+from standby.controller.draft import Draft
+from standby.controller.order import in_order, rests_until
 from standby.controller.served import Served, served
+from standby.controller.sites import Sites
 from standby.controller.view import LOST_NODE_KEPT_S, NEVER, ClusterView, EndpointView, Placed
 from standby.domain.instance import Rung
 from standby.domain.node import NodeMode
 
 # A failed endpoint with no instance left tries again when somebody asks, at most this often.
 FAILED_RETRY_S: Final = 60.0
+# What has just become ready is not sent down again at once because there is less to do: its climb was paid for.
+TENURE_S: Final = 10.0
 
 
-@dataclass(slots=True)
-class _Draft:
-    """What has been decided so far; local to one call."""
-
-    endpoint: EndpointView
-    cluster: ClusterView
-    promised: dict[str, int]
-    now: float
-    actions: list[Action] = field(default_factory=list)
-    decisions: list[Decision] = field(default_factory=list)
-    wake_at: float = NEVER
-    no_fit: dict[status.Part, str] = field(default_factory=dict)
-    no_room: str | None = None
-
-    def wake(self, at: float) -> None:
-        self.wake_at = min(self.wake_at, at)
-
-    def note(self, action: str, reason: str, inputs: Inputs | None = None, *, loud: bool = False) -> None:
-        record = self.endpoint.record
-        self.decisions.append(Decision(action, reason, record.tenant, record.name, loud=loud, inputs=inputs or {}))
-
-    def unassign(self, placed: Placed, reason: str, *, absence: bool = False) -> None:
-        self.actions.append(
-            Unassign(
-                key=placed.key,
-                revision=placed.revision,
-                tenant=placed.assignment.tenant,
-                endpoint=placed.assignment.endpoint,
-                reason=reason,
-                absence=absence,
-            )
-        )
-
-    def move(
-        self,
-        placed: Placed,
-        rung: Rung,
-        reason: str,
-        inputs: Inputs | None = None,
-        *,
-        climbs_for: Served | None = None,
-    ) -> None:
-        if rung is Rung.COLD:
-            self.unassign(placed, reason)
-            return
-        demand_at = None if climbs_for is None else climbs_for.demand.oldest_arrival_at
-        self.actions.append(
-            Retarget(
-                key=placed.key,
-                revision=placed.revision,
-                tenant=placed.assignment.tenant,
-                endpoint=placed.assignment.endpoint,
-                before=placed.assignment.rung,
-                rung=rung,
-                slots=placed.assignment.slots if climbs_for is None else climbs_for.variant.policy.slots,
-                admits=placed.assignment.admits,
-                generation=None if climbs_for is None else self.endpoint.record.generation,
-                demand_at=demand_at,
-                reason=reason,
-                inputs=inputs or {},
-            )
-        )
-
-
-def plan_one(endpoint: EndpointView, cluster: ClusterView, promised: dict[str, int], now: float) -> Plan:
-    """Return the plan of ``endpoint``; what is placed is added to ``promised`` (bytes by node)."""
-    draft = _Draft(endpoint, cluster, promised, now)
+def plan_one(endpoint: EndpointView, cluster: ClusterView, sites: Sites, now: float) -> Plan:
+    """Return the plan of ``endpoint``; what is placed is noted in ``sites``."""
+    draft = Draft(endpoint, cluster, sites, now)
     if endpoint.deleting:
         _finish_deletion(draft)
     elif not endpoint.resolved:
@@ -94,7 +35,7 @@ def plan_one(endpoint: EndpointView, cluster: ClusterView, promised: dict[str, i
     return Plan(tuple(draft.actions), tuple(draft.decisions), {endpoint.key: draft.wake_at})
 
 
-def _finish_deletion(draft: _Draft) -> None:
+def _finish_deletion(draft: Draft) -> None:
     endpoint = draft.endpoint
     for placed in endpoint.placed:
         draft.unassign(placed, "the endpoint is being deleted")
@@ -117,20 +58,54 @@ def _finish_deletion(draft: _Draft) -> None:
     )
 
 
-def _may_return(draft: _Draft, node: str) -> bool:
+def _may_return(draft: Draft, node: str) -> bool:
     seen = draft.cluster.nodes.get(node)
     return seen is not None and draft.now - seen.seen_at < LOST_NODE_KEPT_S
 
 
-def _serve(draft: _Draft) -> None:
+def _serve(draft: Draft) -> None:
+    variants = _scheduled(draft, served(draft.endpoint))
+    of: list[tuple[Served, Sequence[Placed]]]
+    live: Sequence[Placed]
+    if len(variants) == 1 and in_order(draft.endpoint, variants[0], draft.sites):
+        live = draft.endpoint.placed
+        of = [(variants[0], live)]
+        _scale_variant(draft, of, in_order=True)
+        if not draft.actions and not draft.no_fit:
+            return
+    else:
+        of, live = _sort_out(draft, variants)
+    complete = all(_has_what_it_keeps(one, its) for one, its in of if not one.coming)
+    marked = status.mark(draft.endpoint, live, draft.no_fit, complete=complete)
+    if marked is not None:
+        draft.actions.append(marked)
+
+
+def _scheduled(draft: Draft, variants: tuple[Served, ...]) -> tuple[Served, ...]:
+    """Return the variants with the bounds that their scheduled windows give them now."""
+    if not any(one.variant.policy.schedules for one in variants):
+        return variants
+    found = []
+    for one in variants:
+        now = scaling.scheduled(one.variant.policy, draft.cluster.wall_offset, draft.now)
+        draft.wake(now.wake_at)
+        if now.words:
+            draft.windows[one.part] = now.words
+        found.append(one if now.policy is one.variant.policy else one.with_policy(now.policy))
+    return tuple(found)
+
+
+def _sort_out(draft: Draft, variants: Sequence[Served]) -> tuple[list[tuple[Served, Sequence[Placed]]], Sequence[Placed]]:
+    """Scale every variant with what serves it, let go what serves none; return the instances of each, and those that count."""
     endpoint = draft.endpoint
-    variants = served(endpoint)
     generation = endpoint.record.generation
     outdated = [p for p in endpoint.placed if not any(one.has(p, generation) for one in variants)]
     fresh = [p for p in endpoint.placed if p not in outdated]
     live = _drop_lost(draft, fresh)
     gone = _drop_broken_rests(draft, live)
-    of = [(one, [p for p in live if p not in gone and one.has(p, generation)]) for one in variants]
+    of: list[tuple[Served, Sequence[Placed]]] = [
+        (one, [p for p in live if p not in gone and one.has(p, generation)]) for one in variants
+    ]
     for _, parts in groupby((pair for pair in of if not pair[0].coming), key=lambda pair: pair[0].variant.name):
         _scale_variant(draft, list(parts))
     live = [p for one, its in of if not one.coming for p in its]
@@ -138,11 +113,20 @@ def _serve(draft: _Draft) -> None:
     _retire(draft, _drop_lost(draft, outdated), any(p.ready for p in live))
     # A climb that is given up because nobody asks any more lacks no memory either.
     left = {action.key for action in draft.actions if isinstance(action, Unassign)}
-    live = [p for p in live if p.key not in left or p.instance is None or not p.instance.refused]
-    complete = all(_has_what_it_keeps(one, its) for one, its in of if not one.coming)
-    marked = status.mark(endpoint, live, draft.no_fit, complete=complete)
-    if marked is not None:
-        draft.actions.append(marked)
+    left |= _replaced(draft, live)
+    return of, [p for p in live if p.key not in left or p.instance is None or not p.instance.refused]
+
+
+def _replaced(draft: Draft, live: Sequence[Placed]) -> set[str]:
+    """Return those that lack memory while another one of the same part climbs elsewhere: nothing is wrong yet."""
+    lacking = [p for p in live if _lacks_memory(p)]
+    if not lacking:
+        return set()
+    coming = {p.part for p in live if p.climbing}
+    coming |= {(action.variant, action.backend) for action in draft.actions if isinstance(action, Assign)}
+    woken = {action.key for action in draft.actions if isinstance(action, Retarget) and action.rung is Rung.READY}
+    coming |= {p.part for p in live if p.key in woken and not _lacks_memory(p)}
+    return {p.key for p in lacking if p.part in coming}
 
 
 def _has_what_it_keeps(one: Served, its: Sequence[Placed]) -> bool:
@@ -150,7 +134,7 @@ def _has_what_it_keeps(one: Served, its: Sequence[Placed]) -> bool:
     return sum(p.ready for p in its) >= one.variant.policy.min_ready or updates.failed_for_good(its) is not None
 
 
-def _update(draft: _Draft, coming: Sequence[tuple[Served, list[Placed]]], serving: Sequence[Placed]) -> None:
+def _update(draft: Draft, coming: Sequence[tuple[Served, Sequence[Placed]]], serving: Sequence[Placed]) -> None:
     """Bring up what the config of an update needs; end the update when it has that, or cannot have it."""
     endpoint, now = draft.endpoint, draft.now
     if endpoint.record.pending_config is None:
@@ -178,7 +162,7 @@ def _active(endpoint: EndpointView, one: Served, serving: Sequence[Placed]) -> b
     return one.follows.concurrency > 0 or any(p.wants_ready for p in serving if p.part == one.part)
 
 
-def _bring_up(draft: _Draft, arrivals: Sequence[updates.Arrival]) -> None:
+def _bring_up(draft: Draft, arrivals: Sequence[updates.Arrival]) -> None:
     """Let as many climb as one variant of the update needs, each of its backends for itself."""
     start = len(draft.actions)
     for arrival in arrivals:
@@ -192,7 +176,7 @@ def _bring_up(draft: _Draft, arrivals: Sequence[updates.Arrival]) -> None:
     draft.actions[start:] = limits.share_out(parts, draft.actions[start:])
 
 
-def _retire(draft: _Draft, outdated: Iterable[Placed], replaced: bool) -> None:
+def _retire(draft: Draft, outdated: Iterable[Placed], replaced: bool) -> None:
     """Remove what is outdated: at once where it does not serve, otherwise when a fresh one is ready or nobody asks."""
     quiet = draft.endpoint.demand.valid and draft.endpoint.demand.concurrency == 0
     for placed in outdated:
@@ -200,7 +184,7 @@ def _retire(draft: _Draft, outdated: Iterable[Placed], replaced: bool) -> None:
             draft.unassign(placed, "it serves an older version of the endpoint")
 
 
-def _drop_lost(draft: _Draft, placed: Sequence[Placed]) -> list[Placed]:
+def _drop_lost(draft: Draft, placed: Sequence[Placed]) -> list[Placed]:
     """Return those on living nodes; those whose node stayed silent for five minutes, or is being emptied, are removed.
 
     Silence alone is no evidence: until then the assignment is kept, and only not counted as capacity.
@@ -223,7 +207,7 @@ def _drop_lost(draft: _Draft, placed: Sequence[Placed]) -> list[Placed]:
     return live
 
 
-def _drop_broken_rests(draft: _Draft, live: Sequence[Placed]) -> list[Placed]:
+def _drop_broken_rests(draft: Draft, live: Sequence[Placed]) -> list[Placed]:
     """Remove what failed on its way down: cold is the rung that always works."""
     broken = [p for p in live if p.failed and not p.wants_ready and p.taken_up]
     for placed in broken:
@@ -231,38 +215,78 @@ def _drop_broken_rests(draft: _Draft, live: Sequence[Placed]) -> list[Placed]:
     return broken
 
 
-def _scale_variant(draft: _Draft, parts: Sequence[tuple[Served, list[Placed]]]) -> None:
-    """Scale each backend of a variant, or the variant itself, and say how many each door lets in."""
+def _scale_variant(draft: Draft, parts: Sequence[tuple[Served, Sequence[Placed]]], *, in_order: bool = False) -> None:
+    """Scale each backend of a variant, or the variant itself, and say how many each door lets in.
+
+    ``in_order``: as ``order`` says it; while nothing changes, every door lets in what it should then.
+    """
     start = len(draft.actions)
     for one, its in parts:
-        _scale(draft, one, its)
+        _scale(draft, one, its, in_order=in_order)
+    if in_order and len(draft.actions) == start:
+        return
     draft.actions[start:] = limits.share_out([(one.variant, its) for one, its in parts], draft.actions[start:])
 
 
-def _scale(draft: _Draft, one: Served, live: Sequence[Placed]) -> None:
+def _scale(draft: Draft, one: Served, live: Sequence[Placed], *, in_order: bool) -> None:
     """Bring one part to its number of ready instances, and let what is idle sink."""
-    now = draft.now
     up = [p for p in live if p.wants_ready]
-    crowded = one.demand.concurrency > len(up) * one.variant.policy.load > 0
-    capacity = scaling.Capacity(
-        current=len(up),
-        ready=sum(p.ready for p in up),
-        ready_at=max((p.instance.rung_at for p in up if p.instance is not None and p.ready), default=None),
-        climb_s=placement.cheapest_seconds(one.model, draft.cluster.nodes.values(), live, now) if crowded else 0.0,
-    )
-    decision = scaling.desired(one.demand, one.share, one.variant.policy, capacity, now)
+    # What its node has no memory for is no capacity to come: another node may have it.
+    refused = [p for p in up if p.failed and p.instance is not None and p.instance.refused]
+    sound = [p for p in up if p not in refused] if refused else up
+    capacity = _capacity(draft, one, live, sound)
+    decision = scaling.desired(one.demand, one.share, one.variant.policy, capacity, draft.now)
     draft.wake(decision.wake_at)
-    inputs = _inputs(one, capacity, decision.count)
-    if decision.count > len(up):
-        _climb(draft, one, live, decision, inputs)
-    elif decision.count < len(up):
-        up = _shrink(draft, one, up, decision, inputs)
+    if decision.count > len(sound):
+        _climb(draft, one, live, _with_windows(draft, one, decision), _inputs(one, capacity, decision.count, draft.now))
+    elif decision.count < len(sound):
+        decision = _with_windows(draft, one, decision)
+        up = [*_shrink(draft, one, sound, decision, _inputs(one, capacity, decision.count, draft.now)), *refused]
     elif status.starved(draft.endpoint, one.part) and not up:
         _look_for_room(draft, one, live)
-    _keep_alive(draft, one, live, up)
+    # not while more are asked for: it would be the next to be woken, and refused again
+    enough = max(1, decision.count, scaling.needed(one.demand.concurrency, one.share, one.variant.policy))
+    if refused and capacity.ready >= enough:
+        _give_up(draft, refused)
+        up = [p for p in up if p not in refused]
+    if refused and len(sound) < one.variant.policy.min_ready:
+        up = sound  # let go, what is to be kept ready would ask their nodes again at once
+    until = rests_until(draft.endpoint, one, up, draft.now) if in_order else None
+    if until is None:
+        _keep_alive(draft, one, live, up)
+    else:
+        draft.wake(until)
 
 
-def _inputs(one: Served, capacity: scaling.Capacity, count: int) -> Inputs:
+def _capacity(draft: Draft, one: Served, live: Sequence[Placed], up: Sequence[Placed]) -> scaling.Capacity:
+    ready = [p.instance.rung_at for p in up if p.instance is not None and p.instance.ready]
+    crowded = one.demand.concurrency > len(up) * one.variant.policy.load > 0
+    return scaling.Capacity(
+        current=len(up),
+        ready=len(ready),
+        ready_at=max(ready, default=None),
+        climb_s=placement.cheapest_seconds(one.variant, one.model, draft.sites, live, _tenant(draft)) if crowded else 0.0,
+    )
+
+
+def _with_windows(draft: Draft, one: Served, decision: scaling.ScaleDecision) -> scaling.ScaleDecision:
+    """Return the decision with the scheduled windows under which it was made."""
+    words = draft.windows.get(one.part)
+    return decision if words is None else replace(decision, reason=f"{decision.reason}; open: {words}")
+
+
+def _give_up(draft: Draft, refused: Sequence[Placed]) -> None:
+    """Let go what waits for memory that its node does not have, now that others serve: it rests where it is."""
+    for placed in refused:
+        rests = Rung.COLD if placed.instance is None else placed.instance.record.rung
+        draft.move(placed, rests, f"its node {placed.assignment.node} has no memory for it, and others serve")
+
+
+def _tenant(draft: Draft) -> str:
+    return draft.endpoint.record.tenant
+
+
+def _inputs(one: Served, capacity: scaling.Capacity, count: int, now: float) -> Inputs:
     demand = one.demand
     return {
         "variant": one.variant.name,
@@ -277,12 +301,13 @@ def _inputs(one: Served, capacity: scaling.Capacity, count: int) -> Inputs:
         "min_ready": one.variant.policy.min_ready,
         "max_instances": one.variant.policy.max_instances,
         "concurrency_limit": one.variant.limit,
+        **recorded.scaled(demand, one.share, one.variant.policy, capacity, now),
     }
 
 
-def _climb(draft: _Draft, one: Served, live: Sequence[Placed], decision: scaling.ScaleDecision, inputs: Inputs) -> None:
+def _climb(draft: Draft, one: Served, live: Sequence[Placed], decision: scaling.ScaleDecision, inputs: Inputs) -> None:
     """Let instances climb; a failing endpoint gets none, so that it cannot starve others (field case B12)."""
-    if any(p.failed for p in live):
+    if any(p.failed and not _lacks_memory(p) for p in live):
         draft.note("hold", f"{decision.reason}, but an instance failed: its node tries again after its back-off", inputs)
         return
     if not one.coming and status.failed_for_good(draft.endpoint, one.variant.name) and not any(p.wants_ready for p in live):
@@ -292,8 +317,8 @@ def _climb(draft: _Draft, one: Served, live: Sequence[Placed], decision: scaling
             draft.wake(retry_at)
             return
     siblings = list(live)
-    for _ in range(decision.count - sum(p.wants_ready for p in live)):
-        choice = placement.choose(one.variant, one.model, draft.cluster.nodes.values(), siblings, draft.promised, draft.now)
+    for _ in range(decision.count - sum(p.wants_ready and not _lacks_memory(p) for p in live)):
+        choice = placement.choose(one.variant, one.model, draft.sites, siblings, _tenant(draft))
         if isinstance(choice, placement.NoFit):
             draft.note("no capacity", choice.reason, inputs)
             if one.coming:
@@ -305,8 +330,13 @@ def _climb(draft: _Draft, one: Served, live: Sequence[Placed], decision: scaling
         _place(draft, one, choice, f"{decision.reason}; {choice.reason}", inputs)
 
 
-def _place(draft: _Draft, one: Served, choice: placement.Choice, reason: str, inputs: Inputs) -> None:
-    draft.promised[choice.node] = draft.promised.get(choice.node, 0) + choice.need_bytes
+def _lacks_memory(placed: Placed) -> bool:
+    """Whether its node has had no memory for its climb for several tries: another node is asked, this one is left alone."""
+    return placed.failed and placed.wants_ready and placed.instance is not None and placed.instance.refused
+
+
+def _place(draft: Draft, one: Served, choice: placement.Choice, reason: str, inputs: Inputs) -> None:
+    draft.sites.place(choice.node, choice.need_bytes, _tenant(draft), isolate=one.variant.policy.isolate)
     seen = {**inputs, "node": choice.node, "from_rung": choice.from_rung.label, "predicted_s": round(choice.seconds, 3)}
     if choice.wake is not None:
         draft.move(choice.wake, Rung.READY, reason, seen, climbs_for=one)
@@ -335,57 +365,36 @@ def _place(draft: _Draft, one: Served, choice: placement.Choice, reason: str, in
     )
 
 
-def _look_for_room(draft: _Draft, one: Served, live: Sequence[Placed]) -> None:
+def _look_for_room(draft: Draft, one: Served, live: Sequence[Placed]) -> None:
     """Keep the endpoint Failed for want of room as long as there is none, also while nobody asks."""
-    choice = placement.choose(one.variant, one.model, draft.cluster.nodes.values(), live, draft.promised, draft.now)
+    choice = placement.choose(one.variant, one.model, draft.sites, live, _tenant(draft))
     if isinstance(choice, placement.NoFit):
         draft.no_fit[one.part] = choice.reason
 
 
-def _shrink(draft: _Draft, one: Served, up: Sequence[Placed], decision: scaling.ScaleDecision, inputs: Inputs) -> list[Placed]:
+def _shrink(draft: Draft, one: Served, up: Sequence[Placed], decision: scaling.ScaleDecision, inputs: Inputs) -> list[Placed]:
     """Send the surplus one rung down; return what stays up."""
-    surplus = victims.in_order(up)[: len(up) - decision.count]
+    policy = one.variant.policy
+    leaving = victims.in_order(up)
+    if len(up) <= policy.max_instances:
+        tenants = {p.key for p in up if p.instance is not None and p.ready and draft.now < p.instance.rung_at + TENURE_S}
+        draft.wake(min((p.instance.rung_at + TENURE_S for p in up if p.instance and p.key in tenants), default=NEVER))
+        leaving = [p for p in leaving if p.key not in tenants]
+    surplus = leaving[: len(up) - decision.count]
     for placed in surplus:
         if placed.failed:
             draft.unassign(placed, f"{decision.reason}; it failed")
         else:
-            lower = keepalive.next_rung_below(Rung.READY, one.variant.policy, zygote=draft.cluster.has_zygote(placed))
+            lower = keepalive.next_rung_below(Rung.READY, policy, zygote=draft.cluster.has_zygote(placed))
             draft.move(placed, lower, decision.reason, inputs)
     return [p for p in up if p not in surplus]
 
 
-def _keep_alive(draft: _Draft, one: Served, live: Sequence[Placed], up: Sequence[Placed]) -> None:
-    """Let idle instances sink. No data from gateways: nothing sinks."""
-    if not one.demand.valid:
-        return
-    _sink_ready(draft, one, up)
-    for placed in live:
-        if placed.wants_ready or not placed.settled or placed.instance is None or placed.failed:
-            continue
-        zygote = draft.cluster.has_zygote(placed)
-        rung = placed.resting_rung(zygote=zygote)
-        if rung is Rung.COLD or rung > placed.assignment.rung:
-            continue  # still on its way to the rung that was asked for
-        decision = keepalive.keep(rung, placed.instance.rung_at, one.variant.policy, draft.now, zygote=zygote)
-        draft.wake(decision.wake_at)
-        if decision.rung < rung:
-            draft.move(placed, decision.rung, decision.reason)
-
-
-def _sink_ready(draft: _Draft, one: Served, up: Sequence[Placed]) -> None:
-    spare = victims.in_order(up)[: max(0, len(up) - one.variant.policy.min_ready)]
-    failed = [p for p in spare if p.failed]
-    ready = [p for p in spare if p.ready]
-    since = keepalive.idle_since(draft.endpoint, one.demand, up)
-    if since is None:
-        return
-    for placed in (*ready, *failed):
-        zygote = draft.cluster.has_zygote(placed)
-        decision = keepalive.keep(Rung.READY, since, one.variant.policy, draft.now, zygote=zygote)
-        draft.wake(decision.wake_at)
-        if decision.rung is Rung.READY:
-            continue
-        if placed.failed:
-            draft.unassign(placed, f"it failed and nobody has asked since: {decision.reason}")
-        else:
-            draft.move(placed, decision.rung, decision.reason, {"idle_s": round(draft.now - since, 3)})
+def _keep_alive(draft: Draft, one: Served, live: Sequence[Placed], up: Sequence[Placed]) -> None:
+    """Let idle instances sink, as ``sinking`` decides."""
+    sunk = sinking.sink(draft.endpoint, draft.cluster, one, live, up, draft.now)
+    draft.wake(sunk.wake_at)
+    for move in sunk.moves:
+        climbs_for = one if move.wish is not None else None
+        verb = "expected" if move.used else ""
+        draft.move(move.placed, move.rung, move.reason, move.inputs, climbs_for=climbs_for, wish=move.wish, verb=verb)

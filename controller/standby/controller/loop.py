@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -13,22 +14,26 @@ from pydantic import ValidationError
 
 from standby.bus.connection import Bus
 from standby.bus.events import EventLog
-from standby.bus.subjects import ALL_BEATS, ALL_DEMAND
+from standby.bus.subjects import ALL_BEATS, ALL_DEMAND, ALL_OUTLOOKS
 from standby.bus.subscription import Subscription
 from standby.bus.tables_set import Tables
 from standby.controller.actions import Action, Assign, Decision, Plan, Retarget
 from standby.controller.apply import Applied, Applier
 from standby.controller.demand import DemandBook
+from standby.controller.economy import Economy
+from standby.controller.habits import SAVE_EVERY_S, HabitKeeper
 from standby.controller.leader import Leadership
 from standby.controller.plan import CLUSTER, plan
 from standby.controller.state import ClusterState
+from standby.controller.why import outlook
 from standby.domain.demand import Demand, GatewayBeat
-from standby.domain.errors import BusUnavailable, LeaseLost
+from standby.domain.errors import BusUnavailable, EndpointNotFound, LeaseLost
 from standby.domain.names import key
 
 log = logging.getLogger(__name__)
 
 _RETRY_S: Final = 0.25
+_LAST_SAVE_S: Final = 1.0
 # A hold that stays the same is told again only after this long.
 _NOTE_AGAIN_S: Final = 30.0
 
@@ -45,13 +50,18 @@ class Controller:
         name: str,
         lease_ttl: float = 5.0,
         clock: Callable[[], float] = time.monotonic,
+        economy: Economy | None = None,
+        save_every_s: float = SAVE_EVERY_S,
     ) -> None:
         self._bus = bus
         self._events = events
         self._clock = clock
         self._book = DemandBook(clock)
-        self.state = ClusterState(bus, tables, self._book, self._note, clock)
+        self.state = ClusterState(bus, tables, self._book, self._note, clock, economy)
         self.leadership = Leadership(tables.leases, name, ttl=lease_ttl, epoch_floor=self.state.highest_epoch, clock=clock)
+        self._habits = HabitKeeper(tables.habits, self._book, self.leadership)
+        self._save_every_s = save_every_s
+        self._name = name
         self._applier = Applier(tables, self.state, self.leadership)
         self._wake = asyncio.Event()
         self._dirty: set[str] = set()
@@ -72,9 +82,12 @@ class Controller:
                     async with asyncio.TaskGroup() as group:
                         group.create_task(self.leadership.keep())
                         group.create_task(self._lead())
+                        group.create_task(self._answer())
+                        group.create_task(self._keep_habits())
                 except* LeaseLost as lost:
                     log.error("stopped deciding: %s", lost.exceptions[0])
         finally:
+            await self._save_at_the_end()
             await self.leadership.release()
             await self._unfollow()
 
@@ -135,8 +148,13 @@ class Controller:
         """Decide until the lease is lost. On taking over: a complete listing first, then the first decision."""
         self._uncertain = self._all_dirty = True
         self._told.clear()
+        fresh = True
         while True:
             try:
+                if fresh:
+                    known = await self._habits.load()
+                    log.info("read the habits of %d endpoints", known)
+                    fresh = False
                 if self._uncertain:
                     await self._read_everything()
                 elif self.state.behind:
@@ -148,6 +166,43 @@ class Controller:
                 await asyncio.sleep(_RETRY_S)
                 continue
             await self._wait()
+
+    async def _keep_habits(self) -> None:
+        """Write what was learned, now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(self._save_every_s)
+            try:
+                await self._habits.save(self.state.endpoints.entries.keys())
+            except BusUnavailable as error:
+                log.warning("what was learned of endpoints is written later: %s", error)
+
+    async def _save_at_the_end(self) -> None:
+        """Write what the next leader would have to learn anew; the lease's own end is not held up by a bus that is away."""
+        with contextlib.suppress(LeaseLost, BusUnavailable, TimeoutError):
+            self.leadership.check()
+            async with asyncio.timeout(_LAST_SAVE_S):
+                await self._habits.save(self.state.endpoints.entries.keys())
+
+    async def _answer(self) -> None:
+        """Answer questions about what is meant for an endpoint, until cancelled."""
+        while True:
+            try:
+                serving = await self._bus.serve(ALL_OUTLOOKS, self._on_question)
+                break
+            except BusUnavailable:
+                await asyncio.sleep(_RETRY_S)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await serving.unsubscribe()
+
+    async def _on_question(self, subject: str, _payload: bytes) -> bytes:
+        name = subject.partition(".")[2]
+        view = self.state.view([name])
+        endpoint = view.endpoints.get(name)
+        if endpoint is None:
+            raise EndpointNotFound(f"there is no endpoint {name[:120]!r}", remedy="list yours with `standby endpoints list`")
+        return outlook(view, endpoint, self._clock(), self._name).encode()
 
     async def _read_everything(self) -> None:
         self._uncertain = False
@@ -241,4 +296,6 @@ class Controller:
 
 
 def _climbs(action: Action) -> bool:
+    if isinstance(action, Retarget) and action.wish is not None:
+        return False
     return isinstance(action, Assign) or (isinstance(action, Retarget) and action.rung > action.before)

@@ -60,6 +60,7 @@ async def serve(settings: ControllerSettings, bus_settings: BusSettings) -> None
                 events,
                 name=settings.controller_name,
                 lease_ttl=settings.controller_lease_ttl,
+                economy=settings.economy,
             )
             log.info("controller %s runs, bus %s", settings.controller_name, bus.where)
             await _until_told(controller)

@@ -1,12 +1,15 @@
-"""Where an instance should climb: the node and the rung with the fewest predicted seconds until ready."""
+"""Where an instance should climb: the node and the rung with the fewest predicted seconds until ready. Pure."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from standby.controller.sites import Sites
+from standby.controller.topology import Seat, seat
 from standby.controller.view import ObservedNode, Placed
 from standby.domain.endpoint import Variant
 from standby.domain.instance import Rung
@@ -24,7 +27,15 @@ DEFAULT_COSTS_S: Final[Mapping[Rung, float]] = {
 }
 DOWNLOAD_BYTES_PER_S: Final = 100e6
 MEMORY_PER_BYTE: Final = 1.3
+# What a node takes to push out somebody idle, and by how much a climb that needs this must beat one that needs nobody's
+# memory: a wake gives back soon what it cost others, a load does not.
+RECLAIM_S: Final = 3.0
+RECLAIM_TO_WAKE: Final = 1.5
+RECLAIM_TO_LOAD: Final = 2.0
+# Two climbs whose seconds differ by less are as good as each other: what else differs decides.
+ALIKE: Final = 1.2
 _MIB: Final = 1024 * 1024
+_ON_PROCESSORS: Final = Seat(0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +63,25 @@ class NoFit:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
+    """``price``: ``seconds``, weighed where somebody else's memory has to be taken."""
+
     node: ObservedNode
     wake: Placed | None
     rung: Rung
     seconds: float
+    price: float
     free: int
     fits: bool
     neighbours: int
+    seat: Seat
 
-    def rank(self) -> tuple[bool, bool, float, int, bool, int, str, str]:
-        """Smaller is better: seen alive, fits by its ledger, soonest ready, fewest of the same, a wake, most free."""
+    def among_alike(self) -> tuple[int, float, bool, Seat, int, str, str]:
+        """Smaller is better: fewest of the same beside it, soonest, a wake, near and used devices, most free memory."""
         return (
-            not self.node.confirmed,
-            not self.fits,
-            round(self.seconds, 3),
             self.neighbours,
+            round(self.price, 3),
             self.wake is None,
+            self.seat,
             -self.free,
             self.node.record.name,
             "" if self.wake is None else self.wake.key,
@@ -99,82 +113,95 @@ def seconds_to_ready(node: ObservedNode, digest: str, rung: Rung, size: int) -> 
 
     A guess is never above what was measured from a lower rung: a higher one only leaves parts of that out.
     """
-    costs = node.record.costs.get(digest, {})
-    if rung in costs:
+    costs = node.record.costs.get(digest)
+    if costs and rung in costs:
         return costs[rung]
     guess = DEFAULT_COSTS_S[rung] + (size / DOWNLOAD_BYTES_PER_S if rung is Rung.COLD else 0.0)
-    return min([guess, *(seconds for lower, seconds in costs.items() if lower < rung)])
+    return min([guess, *(seconds for lower, seconds in costs.items() if lower < rung)]) if costs else guess
 
 
-def choose(
-    variant: Variant,
-    model: Model,
-    nodes: Iterable[ObservedNode],
-    siblings: Iterable[Placed],
-    promised: Mapping[str, int],
-    now: float,
-) -> Choice | NoFit:
+def choose(variant: Variant, model: Model, sites: Sites, siblings: Iterable[Placed], tenant: str) -> Choice | NoFit:
     """Return where the next instance of ``variant`` should climb.
 
-    ``siblings`` are the variant's assignments: those below ready may be woken. ``promised`` holds, by node, bytes of
-    assignments that the node's ledger does not know yet. A resting instance is woken even where the ledger looks
-    full, because its node may make room; a new one must fit.
+    ``siblings`` are the variant's assignments: those below ready may be woken. A resting instance is woken even where the
+    ledger looks full, because its node may make room; a new one must fit. Nodes not yet seen alive come last. Of climbs
+    that take about as long (within a fifth) the one with fewest siblings on its node is taken, so that the loss of a node
+    costs as few as it can; then see ``_Candidate.among_alike``.
     """
-    ask = _Ask(model, variant.memory_mb, promised)
     placed = tuple(siblings)
-    living = {n.record.name: n for n in nodes if n.alive(now)}
-    able = {name: n for name, n in living.items() if model.engine in n.record.engines and n.open}
-    wakes = list(_wakes(placed, able, ask))
+    ask = _Ask(model, variant.memory_mb, sites, tenant, variant.policy.isolate, _beside(placed))
+    wakes = list(_wakes(placed, ask))
     # Beside one that rests a new one is never better: it would start from a rung that the resting one has reached, and
     # the sleeper would stay behind. Two measured times of a small model may well say the opposite.
-    resting = {candidate.node.record.name for candidate in wakes}
-    fresh = [candidate for candidate in _new(placed, able, ask) if candidate.node.record.name not in resting]
-    candidates = [*wakes, *(candidate for candidate in fresh if candidate.fits)]
+    taken = {candidate.node.record.name for candidate in wakes}
+    # What cannot be started where it is, for want of memory or for another reason, cannot be started beside itself.
+    taken.update(one.assignment.node for one in placed if one.failed)
+    candidates = [*wakes, *(one for one in _new(ask, but=taken) if one.fits)]
     if not candidates:
-        return NoFit(_why_not(living, able, ask), passing=_passing(living, able, model))
-    best = min(candidates, key=_Candidate.rank)
+        return NoFit(_why_not(ask), passing=_passing(ask))
+    best = _best(candidates)
     return Choice(
         node=best.node.record.name,
         wake=best.wake,
         from_rung=best.rung,
         seconds=best.seconds,
         need_bytes=ask.memory(best.node),
-        reason=f"{best.seconds:.1f} s from {best.rung.label} on {best.node.record.name}, best of {len(candidates)}",
+        reason=f"{best.seconds:.1f} s from {best.rung.label} on {best.node.record.name}, the least of all that can take it",
     )
 
 
-def cheapest_seconds(model: Model, nodes: Iterable[ObservedNode], siblings: Iterable[Placed], now: float) -> float:
+def cheapest_seconds(variant: Variant, model: Model, sites: Sites, siblings: Iterable[Placed], tenant: str) -> float:
     """Return the fewest predicted seconds that one more instance would take, memory left aside."""
-    able = {n.record.name: n for n in nodes if n.alive(now) and n.open and model.engine in n.record.engines}
-    placed, ask = tuple(siblings), _Ask(model, None, {})
-    costs = [c.seconds for c in (*_wakes(placed, able, ask), *_new(placed, able, ask))]
+    placed = tuple(siblings)
+    ask = _Ask(model, None, sites, tenant, variant.policy.isolate, {})
+    costs = [ask.seconds(one.node, one.rung) for one in (*_wakes(placed, ask), *_new(ask, but=()))]
     return min(costs, default=DEFAULT_COSTS_S[Rung.COLD])
+
+
+def _beside(placed: Sequence[Placed]) -> Mapping[str, int]:
+    return Counter(one.assignment.node for one in placed if one.wants_ready)
+
+
+def _best(candidates: Sequence[_Candidate]) -> _Candidate:
+    doubtful = all(not one.node.confirmed for one in candidates)
+    able = [one for one in candidates if one.node.confirmed or doubtful]
+    enough = ALIKE * min(one.price for one in able)
+    return min((one for one in able if one.price <= enough), key=_Candidate.among_alike)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ask:
-    """What is to be placed; ``promised`` as in ``choose``."""
+    """What is to be placed; ``beside`` has, by node, how many of the same are up or climbing there."""
 
     model: Model
     memory_mb: int | None
-    promised: Mapping[str, int]
+    sites: Sites
+    tenant: str
+    isolate: bool
+    beside: Mapping[str, int]
+
+    @property
+    def digest(self) -> str:
+        return self.model.manifest.digest
 
     def memory(self, node: ObservedNode) -> int:
         return memory_need(self.memory_mb, self.model, node)
 
-    def free(self, node: ObservedNode) -> int:
-        return max(0, node.record.memory.free - self.promised.get(node.record.name, 0))
+    def able(self) -> Mapping[str, ObservedNode]:
+        return self.sites.able(self.model.engine)
+
+    def admitted(self, node: str) -> bool:
+        return self.sites.admits(node, self.tenant, isolate=self.isolate)
 
     def on_gpu(self, node: ObservedNode) -> bool:
         return node.needs_gpu(self.model.engine)
 
-    def gpu_fits(self, node: ObservedNode) -> bool:
-        """Whether as many GPUs there as it computes on take equal shares of it; not asked of what the processors compute."""
+    def seat(self, node: ObservedNode) -> Seat | None:
+        """Return the best devices there, None where too few take their share of it; not asked of what processors compute."""
         if not self.on_gpu(node):
-            return True
+            return _ON_PROCESSORS
         count = gpus_of(self.model.engine_options)
-        share = math.ceil(gpu_need(self.model, node) / count)
-        return sum(device.memory_free >= share for device in node.fit_gpus) >= count
+        return seat(node.fit_gpus, count, math.ceil(gpu_need(self.model, node) / count))
 
     def rung(self, node: ObservedNode, rung: Rung) -> Rung:
         """Return the rung from which a climb really begins there: bytes beside a ready zygote are as good as resting on it."""
@@ -182,90 +209,114 @@ class _Ask:
         return Rung.ZYGOTE if ready else rung
 
     def seconds(self, node: ObservedNode, rung: Rung) -> float:
-        return seconds_to_ready(node, self.model.manifest.digest, rung, self.model.manifest.total_bytes)
+        return seconds_to_ready(node, self.digest, rung, self.model.manifest.total_bytes)
 
 
-def _wakes(placed: tuple[Placed, ...], able: Mapping[str, ObservedNode], ask: _Ask) -> Iterable[_Candidate]:
+def _wakes(placed: tuple[Placed, ...], ask: _Ask) -> Iterator[_Candidate]:
+    able = ask.able()
     for sibling in placed:
         node = able.get(sibling.assignment.node)
-        if node is None or sibling.wants_ready or sibling.failed:
+        if node is None or sibling.wants_ready or sibling.failed or not ask.admitted(sibling.assignment.node):
             continue
         rests = sibling.assignment.rung if sibling.instance is None else sibling.instance.record.rung
         if ask.on_gpu(node) and rests < Rung.ASLEEP and not node.fit_gpus:
             continue  # what has no process yet has no GPU yet, and a cordoned one gets nothing new
         held = 0 if sibling.instance is None else sibling.instance.record.resident_bytes
-        rung, free = ask.rung(node, rests), ask.free(node)
-        yield _Candidate(
-            node=node,
-            wake=sibling,
-            rung=rung,
-            seconds=ask.seconds(node, rung),
-            free=free,
-            # A sleeper's own GPU is not known here; its node knows whether there is room on it.
-            fits=ask.memory(node) - held <= free and (rests >= Rung.ASLEEP or ask.gpu_fits(node)),
-            neighbours=_neighbours(placed, node, but=sibling),
-        )
+        free = ask.sites.free(node)
+        # A sleeper's own GPU is not known here; its node knows whether there is room on it.
+        its = _ON_PROCESSORS if rests >= Rung.ASLEEP else ask.seat(node)
+        yield _candidate(ask, node, rests, fits=ask.memory(node) - held <= free and its is not None, its=its, wake=sibling)
 
 
-def _new(placed: tuple[Placed, ...], able: Mapping[str, ObservedNode], ask: _Ask) -> Iterable[_Candidate]:
-    digest = ask.model.manifest.digest
-    for node in able.values():
-        staged = any(artifact.digest == digest for artifact in node.record.artifacts)
-        rung, free = ask.rung(node, Rung.STAGED if staged else Rung.COLD), ask.free(node)
-        yield _Candidate(
-            node=node,
-            wake=None,
-            rung=rung,
-            seconds=ask.seconds(node, rung),
-            free=free,
-            fits=ask.memory(node) <= free and ask.gpu_fits(node),
-            neighbours=_neighbours(placed, node, but=None),
-        )
+def _new(ask: _Ask, but: Iterable[str]) -> Iterator[_Candidate]:
+    """Yield new instances on nodes outside ``but``: of those nodes that are alike, one that no other of them beats."""
+    left_out = set(but)
+    for node in _worth_asking(ask, left_out):
+        name = node.record.name
+        if name not in left_out and ask.admitted(name):
+            staged = ask.sites.has_staged(name, ask.digest)
+            its = ask.seat(node)
+            fits = ask.memory(node) <= ask.sites.free(node) and its is not None
+            yield _candidate(ask, node, Rung.STAGED if staged else Rung.COLD, fits=fits, its=its, wake=None)
 
 
-def _neighbours(placed: tuple[Placed, ...], node: ObservedNode, but: Placed | None) -> int:
-    return sum(1 for p in placed if p.assignment.node == node.record.name and p.wants_ready and p is not but)
+def _worth_asking(ask: _Ask, but: set[str]) -> Iterable[ObservedNode]:
+    """Return the nodes of which one can be the best for a new instance.
+
+    Nodes that know nothing of the model and have none of the same differ by their free memory alone, unless devices or
+    tenants make a difference.
+    """
+    able, engine = ask.able(), ask.model.engine
+    if ask.isolate or not ask.sites.shared or ask.sites.on_gpu(engine):
+        return able.values()
+    known = {*ask.sites.knowing(ask.digest), *ask.beside}
+    special = [able[name] for name in known if name in able]
+    return [*special, *ask.sites.most_free(engine, known | but)]
 
 
-def _passing(living: Mapping[str, ObservedNode], able: Mapping[str, ObservedNode], model: Model) -> bool:
-    leaving = [node for node in living.values() if node.record.mode is NodeMode.LEAVING and model.engine in node.record.engines]
-    return not able and bool(leaving)
+def _candidate(ask: _Ask, node: ObservedNode, rests: Rung, *, fits: bool, its: Seat | None, wake: Placed | None) -> _Candidate:
+    rung = ask.rung(node, rests)
+    seconds = price = ask.seconds(node, rung)
+    if not fits:
+        seconds += RECLAIM_S
+        price = seconds * (RECLAIM_TO_WAKE if rung is Rung.ASLEEP else RECLAIM_TO_LOAD)
+    name = node.record.name
+    neighbours = ask.beside.get(name, 0)
+    return _Candidate(node, wake, rung, seconds, price, ask.sites.free(node), fits, neighbours, its or _ON_PROCESSORS)
+
+
+def _passing(ask: _Ask) -> bool:
+    engine = ask.model.engine
+    living = ask.sites.living.values()
+    leaving = any(node.record.mode is NodeMode.LEAVING and engine in node.record.engines for node in living)
+    return leaving and not ask.able()
 
 
 def _by(node: Node) -> str:
     return f" ({node.mode_reason})" if node.mode_reason else ""
 
 
-def _why_not(living: Mapping[str, ObservedNode], able: Mapping[str, ObservedNode], ask: _Ask) -> str:
-    model = ask.model
+def _why_not(ask: _Ask) -> str:
+    engine, able, living = ask.model.engine, ask.able(), ask.sites.living
     if not living:
         return "no node is alive: start one with `standby node`"
-    closed = [n.record for n in living.values() if not n.open and model.engine in n.record.engines]
-    if not able and closed:
-        return f"no node takes anything new: {'; '.join(f'{one.name} is {one.mode}{_by(one)}' for one in closed)}"
     if not able:
-        return f"no living node runs the engine {model.engine.value} ({len(living)} alive)"
-    roomy = [node for node in able.values() if ask.memory(node) <= ask.free(node)]
+        closed = [n.record for n in living.values() if not n.open and engine in n.record.engines]
+        if closed:
+            return f"no node takes anything new: {'; '.join(f'{one.name} is {one.mode}{_by(one)}' for one in closed)}"
+        return f"no living node runs the engine {engine.value} ({len(living)} alive)"
+    admitted = [node for node in _worth_asking(ask, set()) if ask.admitted(node.record.name)]
+    if not admitted:
+        return f"no node is free of other tenants' instances ({len(able)} alive with engine {engine.value})"
+    return _why_none_of(admitted, ask)
+
+
+def _why_none_of(nodes: Sequence[ObservedNode], ask: _Ask) -> str:
+    model, free = ask.model, ask.sites.free
+    roomy = [node for node in nodes if ask.memory(node) <= free(node)]
+    if any(ask.seat(node) is not None for node in roomy):
+        names = ", ".join(sorted(node.record.name for node in roomy))
+        return f"an instance failed on each node that has the memory for another one: {names}"
     if roomy:
         return _why_no_gpu(roomy, ask)
-    closest = min(able.values(), key=lambda node: (ask.memory(node) - ask.free(node), node.record.name))
+    closest = min(nodes, key=lambda node: (ask.memory(node) - free(node), node.record.name))
     need = _megabytes(ask.memory(closest))
     return (
         f"no node has {need} of memory free: model {model.name} needs {need}, "
-        f"largest free {_megabytes(ask.free(closest))} ({len(able)} alive with engine {model.engine.value})"
+        f"largest free {_megabytes(free(closest))} ({len(ask.able())} alive with engine {model.engine.value})"
     )
 
 
 def _why_no_gpu(nodes: Iterable[ObservedNode], ask: _Ask) -> str:
     """Say what each GPU lacks; all of these nodes have the host memory."""
-    told = []
+    told, needs = [], []
     for node in nodes:
+        needs.append(gpu_need(ask.model, node))
         fit = {device.id: device for device in node.fit_gpus}
         told += [f"{device.id} {_megabytes(device.memory_free)} free" for device in fit.values()]
         told += [f"{device.id} cordoned: {device.cordoned}" for device in node.record.devices if device.cordoned]
-    need = _megabytes(min(gpu_need(ask.model, node) for node in nodes))
     has = "; ".join(told) or "none is known"
-    return f"no GPU takes model {ask.model.name}, which needs {need} of its memory: {has}"
+    return f"no GPU takes model {ask.model.name}, which needs {_megabytes(min(needs))} of its memory: {has}"
 
 
 def _megabytes(count: int) -> str:

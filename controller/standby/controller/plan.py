@@ -10,8 +10,10 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
+from standby.controller import ahead
 from standby.controller.actions import Action, Assign, ConfirmAbsent, Decision, Plan, Retarget, Unassign
 from standby.controller.endpoint_plan import plan_one
+from standby.controller.sites import Sites
 from standby.controller.view import NEVER, NODE_LOST_AFTER_S, ClusterView, Placed
 
 CLUSTER: Final = ""
@@ -29,18 +31,20 @@ def plan(view: ClusterView, now: float) -> Plan:
         return Plan()
     if view.registry_empty and view.assignment_count:
         return _registry_empty(view, now)
-    promised = dict(view.promised)
+    sites = Sites(view.nodes, view.promised, now, view.residents)
     actions: list[Action] = []
     decisions: list[Decision] = []
     wakes: dict[str, float] = {CLUSTER: _cluster_wake(view, now)}
     for endpoint in view.endpoints.values():
-        one = plan_one(endpoint, view, promised, now)
+        one = plan_one(endpoint, view, sites, now)
         actions += one.actions
         decisions += one.decisions
         wakes[endpoint.key] = one.wake_at
     if view.orphans:
         actions += _confirm_absent(view.orphans)
         wakes[CLUSTER] = min(wakes[CLUSTER], now + CONFIRM_AGAIN_S)
+    actions, refused = ahead.granted(view, actions)
+    decisions += refused
     actions.sort(key=_urgency)
     return _believable(view, Plan(tuple(actions), tuple(decisions), wakes), now)
 
@@ -89,7 +93,9 @@ def _believable(view: ClusterView, made: Plan, now: float) -> Plan:
 
 
 def _urgency(action: Action) -> int:
-    """Somebody waits for an instance that climbs; nobody waits for one that sinks."""
+    """Somebody waits for an instance that climbs; nobody waits for one that sinks, or climbs ahead of demand."""
+    if isinstance(action, Retarget) and action.wish is not None:
+        return 2
     climbs = isinstance(action, Assign) or (isinstance(action, Retarget) and action.rung > action.before)
     return 0 if climbs else 1
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from standby.controller.asked import EndpointDemand, together
 from standby.controller.view import EndpointView, Placed
-from standby.domain.endpoint import Backend, EndpointConfig, Variant
+from standby.domain.endpoint import Backend, EndpointConfig, ScalePolicy, Variant
 from standby.domain.model import Model
 from standby.domain.serving import part_label, parts_of, variants_now, version_of
 
@@ -42,6 +42,10 @@ class Served:
     def label(self) -> str:
         """How people are told which one."""
         return part_label(self.variant.name, self.backend)
+
+    def with_policy(self, policy: ScalePolicy) -> Served:
+        """Return the same under another policy: what serves does not change by it."""
+        return replace(self, variant=self.variant.model_copy(update={"policy": policy}))
 
     def has(self, placed: Placed, generation: int) -> bool:
         """Whether the instance serves just this; one that failed before the endpoint's last retry does not."""

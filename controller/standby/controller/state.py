@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,6 +14,8 @@ from standby.bus.mirror import Mirror
 from standby.bus.tables import Entry
 from standby.bus.tables_set import Tables
 from standby.controller.demand import DemandBook
+from standby.controller.economy import Economy
+from standby.controller.market import Market
 from standby.controller.placement import memory_need
 from standby.controller.view import (
     ClusterView,
@@ -29,6 +32,7 @@ from standby.domain.instance import Instance, Rung
 from standby.domain.model import Model
 from standby.domain.names import key
 from standby.domain.node import DeviceKind, Node
+from standby.domain.prices import NodePrices
 from standby.domain.serving import labels_of
 
 EVERYTHING: Final = None
@@ -62,12 +66,22 @@ class ClusterState:
     """
 
     def __init__(
-        self, bus: Bus, tables: Tables, book: DemandBook, changed: Callable[[str | None], None], clock: Callable[[], float]
+        self,
+        bus: Bus,
+        tables: Tables,
+        book: DemandBook,
+        changed: Callable[[str | None], None],
+        clock: Callable[[], float],
+        economy: Economy | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._bus = bus
         self._book = book
         self._changed = changed
         self._clock = clock
+        self._wall = wall
+        self._isolating: set[str] = set()
+        self._market = Market(economy or Economy())
         self._assigned: dict[str, _Assigned] = {}
         self._by_endpoint: dict[str, set[str]] = {}
         self._untaken: set[str] = set()
@@ -81,11 +95,12 @@ class ClusterState:
         self._own_endpoints: dict[str, Entry[Endpoint]] = {}
         self._dropped_endpoints: dict[str, int] = {}
         self.endpoints: Mirror[Endpoint] = Mirror(tables.endpoints, self._on_endpoint)
-        self.configs: Mirror[EndpointConfig] = Mirror(tables.endpoint_configs, self._on_any)
+        self.configs: Mirror[EndpointConfig] = Mirror(tables.endpoint_configs, self._on_config)
         self.models: Mirror[Model] = Mirror(tables.models, self._on_any)
         self.assignments: Mirror[Assignment] = Mirror(tables.assignments, self._on_assignment)
         self.instances: Mirror[Instance] = Mirror(tables.instances, self._on_instance)
         self.nodes: Mirror[Node] = Mirror(tables.nodes, self._on_node)
+        self.prices: Mirror[NodePrices] = Mirror(tables.prices, self._on_prices)
 
     # ---- following the tables --------------------------------------------------------------------------
 
@@ -111,9 +126,14 @@ class ClusterState:
             self._forget_assignment(name)
 
     def _mirrors(self) -> tuple[Mirror[Any], ...]:
-        return (self.nodes, self.models, self.configs, self.endpoints, self.assignments, self.instances)
+        return (self.nodes, self.prices, self.models, self.configs, self.endpoints, self.assignments, self.instances)
 
     def _on_any(self, _name: str, _before: object, _after: object) -> None:
+        self._changed(EVERYTHING)
+
+    def _on_config(self, name: str, _before: object, after: Entry[EndpointConfig] | None) -> None:
+        alone = after is not None and any(variant.policy.isolate for variant in after.value.variants)
+        (self._isolating.add if alone else self._isolating.discard)(name)
         self._changed(EVERYTHING)
 
     def _on_endpoint(self, name: str, _before: Entry[Endpoint] | None, after: Entry[Endpoint] | None) -> None:
@@ -139,6 +159,7 @@ class ClusterState:
     def _on_instance(self, name: str, _before: Entry[Instance] | None, after: Entry[Instance] | None) -> None:
         if after is None:
             gone = self._instances.pop(name, None)
+            self._track(name)
             if gone is not None:
                 owner = key(gone.record.tenant, gone.record.endpoint)
                 members = self._instances_of.get(owner, set())
@@ -151,6 +172,7 @@ class ClusterState:
         self._instances[name] = observe_instance(self._instances.get(name), after.value, self._clock())
         self._instances_of.setdefault(owner, set()).add(name)
         self._check_taken(name)
+        self._track(name)
         self._changed(owner)
 
     def _on_node(self, name: str, _before: Entry[Node] | None, after: Entry[Node] | None) -> None:
@@ -163,6 +185,12 @@ class ClusterState:
         seen = self._nodes[name] = observe_node(before, after.value, now)
         if before is None or not before.alive(now) or _offer(before.record) != _offer(seen.record):
             self._changed(EVERYTHING)
+
+    def _on_prices(self, name: str, _before: object, after: Entry[NodePrices] | None) -> None:
+        self._market.measured(name, None if after is None else after.value)
+        prefix = f"{name}."
+        for owner in {self._owner(one) for one in self._assigned if one.startswith(prefix)}:
+            self._changed(owner)
 
     # ---- own writes ------------------------------------------------------------------------------------
 
@@ -236,6 +264,9 @@ class ClusterState:
             nodes=dict(self._nodes),
             orphans=orphans,
             promised=self._promised(),
+            residents=self._residents(),
+            wall_offset=self._wall() - self._clock(),
+            economy=self._market.economy(self._nodes, self._instances),
             assignment_count=len(self._assigned),
             registry_empty=not self.endpoints.entries,
             connected=self._bus.connected,
@@ -293,7 +324,27 @@ class ClusterState:
                 promised[wanted.node] = promised.get(wanted.node, 0) + need
         return promised
 
+    def _residents(self) -> dict[str, dict[str, bool]]:
+        """Return by node the tenants that have something there, and whether one wants it for itself; {} where none does."""
+        if not self._isolating:
+            return {}
+        found: dict[str, dict[str, bool]] = {}
+        for owner, names in self._by_endpoint.items():
+            entry = self.endpoint(owner)
+            alone = entry is not None and key(entry.value.tenant, entry.value.config) in self._isolating
+            for name in names:
+                there = found.setdefault(self._assigned[name].value.node, {})
+                tenant = self._assigned[name].value.tenant
+                there[tenant] = there.get(tenant, False) or alone
+        return found
+
     # ---- inside ----------------------------------------------------------------------------------------
+
+    def _track(self, name: str) -> None:
+        known = self._assigned.get(name)
+        if self._market.track(name, None if known is None else known.value, self._instances.get(name)):
+            for other in self._market.ahead:
+                self._changed(self._owner(other))
 
     def _owner(self, name: str) -> str:
         value = self._assigned[name].value
@@ -312,12 +363,14 @@ class ClusterState:
         (self._behind.add if value.leader_epoch < self._newest_epoch else self._behind.discard)(name)
         self._untaken.add(name)
         self._check_taken(name)
+        self._track(name)
         return True
 
     def _forget_assignment(self, name: str) -> None:
         known = self._assigned.pop(name, None)
         self._untaken.discard(name)
         self._behind.discard(name)
+        self._track(name)
         if known is None:
             return
         owner = key(known.value.tenant, known.value.endpoint)

@@ -13,7 +13,8 @@ def in_order(placed: Iterable[Placed]) -> list[Placed]:
     Failed, then starting, then idle (longest first), then the least busy: nothing that works is taken while
     something that does not work is left (scale-in that prefers running over starting ones loses requests, field case B18).
     """
-    return sorted(placed, key=_rank)
+    several = list(placed)
+    return sorted(several, key=_rank) if len(several) > 1 else several
 
 
 def _rank(placed: Placed) -> tuple[int, float, float, str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from standby.controller.asked import NO_DEMAND, EndpointDemand
+from standby.controller.economy import Economy
 from standby.domain.assignment import Assignment
 from standby.domain.endpoint import NO_MEMORY, Backend, Endpoint, EndpointConfig, EndpointStatus, Failure, Variant
 from standby.domain.instance import HAS_PROCESS, Instance, InstanceState, Rung
@@ -157,7 +158,14 @@ class Placed:
     @property
     def failed(self) -> bool:
         """Its node could not bring it up; want of memory for a few seconds is no failure, for longer it is one."""
-        return self.instance is not None and (self.instance.failed or (self.wants_ready and self.instance.refused))
+        seen = self.instance
+        if seen is None:
+            return False
+        record = seen.record
+        if record.failure is None:
+            return record.state is InstanceState.FAILED
+        # Where nobody has asked, want of memory is no failure however long it lasts.
+        return seen.failed or (self.wants_ready and self.assignment.ahead is None and seen.refused)
 
     @property
     def failure(self) -> Failure | None:
@@ -284,13 +292,18 @@ class ClusterView:
     """The whole cluster, or the part that one decision needs.
 
     ``orphans`` are assignments whose endpoint record was not seen; ``registry_empty`` says that no endpoint at all
-    was; ``assignment_count`` counts every assignment, also those outside this view.
+    was; ``assignment_count`` counts every assignment, also those outside this view. ``residents``: by node, the tenants that
+    have something there, and whether one of its endpoints wants no other tenant beside it; empty where none does.
+    ``wall_offset``: wall time minus the controller's clock, for schedules; None: not known.
     """
 
     endpoints: Mapping[str, EndpointView]
     nodes: Mapping[str, ObservedNode]
     orphans: tuple[Placed, ...] = ()
     promised: Mapping[str, int] = field(default_factory=dict)
+    residents: Mapping[str, Mapping[str, bool]] = field(default_factory=dict)
+    wall_offset: float | None = None
+    economy: Economy = field(default_factory=Economy)
     assignment_count: int = 0
     registry_empty: bool = False
     connected: bool = True

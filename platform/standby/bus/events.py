@@ -117,11 +117,11 @@ class EventLog:
             self._bus.guard(partial(handler, event), "event follower")
         return subscription
 
-    async def recent(self, limit: int, tenant: str = "", endpoint: str = "") -> list[AnyEvent]:
-        """Return the newest ``limit`` events, oldest first, of one tenant or endpoint if named. Raises BusUnavailable."""
+    async def recent(self, limit: int, tenant: str = "", endpoint: str = "", *, kind: str = "") -> list[AnyEvent]:
+        """Return the newest ``limit`` events, oldest first, of one tenant, endpoint or kind if named. Raises BusUnavailable."""
         if limit <= 0:
             return []
-        return [event for _, event in await self._look_back(limit, tenant, endpoint)]
+        return [event for _, event in await self._look_back(limit, tenant, endpoint, kind)]
 
     # ---- inside ----------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ BEAT: Final = "beat"
 COMMAND: Final = "command"
 TRACES: Final = "traces"
 POISON: Final = "poison"
+OUTLOOK: Final = "outlook"
 EVENTS: Final = "events"
 HAPPENED: Final = "happened"
 CHANGED: Final = "changed"
@@ -19,6 +20,7 @@ WORK: Final = "work"
 
 ALL_DEMAND: Final = f"{DEMAND}.>"
 ALL_BEATS: Final = f"{BEAT}.*"
+ALL_OUTLOOKS: Final = f"{OUTLOOK}.*.*"
 ALL_EVENTS: Final = f"{EVENTS}.>"
 
 EVENTS_STREAM: Final = EVENTS
@@ -44,6 +46,7 @@ class Bucket(StrEnum):
     ACCESS_KEYS = "access_keys"
     AWS = "aws"
     TICKETS = "tickets"
+    HABITS = "habits"
 
 
 def demand_subject(tenant: str, endpoint: str) -> str:
@@ -64,6 +67,11 @@ def command_subject(node: str) -> str:
 def mode_subject(node: str) -> str:
     """Where a node is told what it may take (a ``NodeOrder``)."""
     return f"{COMMAND}.{node}.mode"
+
+
+def outlook_subject(tenant: str, endpoint: str) -> str:
+    """Where the leading controller answers what it means to do with an endpoint (an ``Outlook``)."""
+    return f"{OUTLOOK}.{tenant}.{endpoint}"
 
 
 def traces_subject(gateway: str) -> str:

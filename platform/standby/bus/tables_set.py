@@ -14,6 +14,7 @@ from standby.domain.assignment import Assignment
 from standby.domain.async_invocation import Ticket
 from standby.domain.aws import AwsResource
 from standby.domain.endpoint import Endpoint, EndpointConfig
+from standby.domain.habits import Habits
 from standby.domain.instance import Instance
 from standby.domain.model import Model
 from standby.domain.node import Node
@@ -40,6 +41,7 @@ class Tables:
     access_keys: Table[AccessKey]
     aws: Table[AwsResource]
     tickets: Table[Ticket]
+    habits: Table[Habits]
 
     async def ensure(self) -> tuple[str, ...]:
         """Make every missing bucket; return the names of those that were made. Raises BusUnavailable."""
@@ -69,6 +71,7 @@ async def open_tables(bus: Bus) -> Tables:
         access_keys=Table(bus, Bucket.ACCESS_KEYS, AccessKey),
         aws=Table(bus, Bucket.AWS, AwsResource),
         tickets=Table(bus, Bucket.TICKETS, Ticket),
+        habits=Table(bus, Bucket.HABITS, Habits),
     )
     await tables.ensure()
 

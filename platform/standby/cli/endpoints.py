@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,14 +17,25 @@ from standby.cli.session import JsonOption, Options, options
 from standby.cli.traffic_options import backends_body, traffic_body
 from standby.cli.traffic_report import backend_rows, traffic_facts
 from standby.cli.waiting import wait_for, wait_until_gone
+from standby.cli.why import meant
 from standby.domain.durations import FOREVER, format_duration, parse_duration
-from standby.domain.endpoint import EndpointStatus, ScalePolicy
+from standby.domain.endpoint import EndpointStatus, PricePreset, ScalePolicy
 from standby.domain.priority import Priority
+from standby.domain.schedule import Schedule
 from standby.domain.traffic import HybridPolicy, QueueMode, Tier, TrafficPolicy
 
 DEFAULT_TIMEOUT: Final = "5m"
 _POLICY: Final = ScalePolicy()
 _TRAFFIC: Final = TrafficPolicy()
+_UNSET: Final = {
+    "scale_out_at": "as the slots say",
+    "keep_ready": "by policy",
+    "keep_asleep": "by policy",
+    "keep_zygote": "by policy",
+    "keep_staged": "the bytes stay",
+    "price_preset": "as the controller is set",
+    "wait_price": "the preset's",
+}
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Create, list, show, wait for, retry and delete endpoints.")
 
@@ -51,21 +63,26 @@ def create(
         str | None, typer.Option(help="OpenAI model id; may hold '/'; default: the endpoint's name.")
     ] = None,
     keep_ready: Annotated[
-        str | None, typer.Option(help=f"Idle time until it falls asleep; default: {format_duration(_POLICY.keep_ready)}.")
+        str | None, typer.Option(help="Idle time until it falls asleep; default: as the prices and its callers' habits say.")
     ] = None,
     keep_asleep: Annotated[
         str | None,
-        typer.Option(help=f"Time asleep until its process ends; default: {format_duration(_POLICY.keep_asleep)}."),
+        typer.Option(help="Time asleep until its process ends; default: as the prices say."),
     ] = None,
     keep_zygote: Annotated[
         str | None,
         typer.Option(
             help="Time that a pre-imported process waits to fork it, for engines that have one, until only the bytes "
-            f"stay; default: {format_duration(_POLICY.keep_zygote)}."
+            "stay; default: as the prices say."
         ),
     ] = None,
-    keep_staged: Annotated[
-        str | None, typer.Option(help=f"Time staged until the bytes may go; default: {format_duration(_POLICY.keep_staged)}.")
+    keep_staged: Annotated[str | None, typer.Option(help="Time staged until the bytes may go; default: they stay.")] = None,
+    price_preset: Annotated[
+        PricePreset | None,
+        typer.Option(help="What a caller's wait weighs against memory held for him; default: as the controller is set."),
+    ] = None,
+    wait_price: Annotated[
+        float | None, typer.Option(min=0, help="The same as a number: GB·s of device memory for a second's wait.")
     ] = None,
     slots: Annotated[
         int | None, typer.Option(help=f"Requests that one instance runs at once; default: {_POLICY.slots}.")
@@ -78,6 +95,13 @@ def create(
         str | None,
         typer.Option(help=f"How long a request may wait for a cold start; default: {format_duration(_POLICY.max_cold_wait)}."),
     ] = None,
+    schedule: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Times with more instances, e.g. 'cron=0 8 * * 1-5,tz=Europe/Berlin,for=10h,min-ready=1'; may be repeated."
+        ),
+    ] = None,
+    isolate: Annotated[bool, typer.Option("--isolate", help="Never on a node beside another tenant's instances.")] = False,
     memory_mb: Annotated[int | None, typer.Option(help="Host memory to reserve; default: estimated.")] = None,
     tier: Annotated[
         Tier | None, typer.Option(help=f"How much is done for a request when something fails; default: {_TRAFFIC.tier.value}.")
@@ -126,10 +150,14 @@ def create(
         "keep_asleep": keep_asleep,
         "keep_zygote": keep_zygote,
         "keep_staged": keep_staged,
+        "price_preset": price_preset,
+        "wait_price": wait_price,
         "slots": slots,
         "max_instances": max_instances,
         "min_ready": min_ready,
         "max_cold_wait": max_cold_wait,
+        "schedules": schedule or None,
+        "isolate": isolate or None,
     }
     body = {
         "name": name,
@@ -181,7 +209,7 @@ def list_endpoints(ctx: typer.Context, json: JsonOption = False) -> None:
 def show(ctx: typer.Context, name: Name, json: JsonOption = False) -> None:
     """Show an endpoint: policy, instances, and why it failed if it did."""
     session = options(ctx, json)
-    endpoint = session.call("GET", f"/api/v1/endpoints/{segment(name)}")
+    endpoint = session.call("GET", f"/api/v1/endpoints/{segment(name)}", params={"outlook": "1"})
     print_json(endpoint) if session.json else _print_endpoint(endpoint)
 
 
@@ -272,6 +300,9 @@ def _print_endpoint(endpoint: dict[str, Any]) -> None:
             rows = backend_rows(variant, endpoint["instances"])
             print_table(("BACKEND", "ENGINE", "WEIGHTS", "SLOTS", "READY", "INSTANCES"), rows, empty="")
     _print_traffic(endpoint)
+    print("\nidle instances")
+    for line in meant(endpoint["outlook"], endpoint["outlook_missing"]):
+        print(f"  {line}")
     _print_failure(endpoint)
     print()
     print_table(
@@ -305,11 +336,22 @@ def _print_failure(endpoint: dict[str, Any]) -> None:
     print("\n".join(failure_lines(failure)))
 
 
-def _policy_value(name: str, value: float | str | None) -> str:
+def _policy_value(name: str, value: Any) -> str:
     if value is None:
-        return "as the slots say" if name == "scale_out_at" else "-"
-    if name in {"min_ready", "max_instances", "slots", "queue_requests"}:
-        return str(value)
-    if name == "queue_bytes":
-        return size(int(value))
-    return format_duration(FOREVER if value == "forever" else float(value))
+        return _UNSET.get(name, "-")
+    told = _TOLD.get(name)
+    return told(value) if told is not None else format_duration(FOREVER if value == "forever" else float(value))
+
+
+def _schedules(value: Any) -> str:
+    return "; ".join(Schedule.model_validate(one).told for one in value) or "-"
+
+
+# Of a policy's fields those that are no durations.
+_TOLD: Final[Mapping[str, Callable[[Any], str]]] = {
+    "schedules": _schedules,
+    "isolate": lambda value: "yes" if value else "no",
+    "queue_bytes": lambda value: size(int(value)),
+    "wait_price": lambda value: f"{value:g} GB·s a second",
+    **dict.fromkeys(("min_ready", "max_instances", "slots", "queue_requests", "scale_out_at", "price_preset"), str),
+}

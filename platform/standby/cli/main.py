@@ -29,6 +29,7 @@ COMMANDS: Final[Mapping[str, Lazy]] = MappingProxyType(
         "prices": Lazy("standby.cli.prices:prices", "Show what each rung costs, as measured on each node.", _USE),
         "aws": Lazy("standby.cli.aws:aws", "Print environment lines that point AWS's tools here.", _USE),
         "requests": Lazy("standby.cli.requests:app", "List and show past requests: where each went, and why.", _OPERATE),
+        "why": Lazy("standby.cli.why:why", "Show why an endpoint is where it is, and what is meant next.", _OPERATE),
         "events": Lazy("standby.cli.events:events", "Show what happened and what was decided.", _OPERATE),
         "nodes": Lazy("standby.cli.nodes:app", "Show nodes; cordon, drain and uncordon them.", _OPERATE),
         "cache": Lazy("standby.cli.cache:app", "List, pin, unpin and evict what nodes have cached.", _OPERATE),

@@ -36,6 +36,10 @@ class Assignment(Record):
     leader_epoch: int = Field(ge=0)
     reason: str = ""
     demand_at: float | None = Field(default=None, description="arrival of the request that asked, by the gateway's clock")
+    ahead: Rung | None = Field(
+        default=None,
+        description="the rung from which it climbed ahead of demand; None: it did not, or somebody has asked since",
+    )
 
     @property
     def door_slots(self) -> int:

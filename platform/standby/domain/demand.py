@@ -22,6 +22,9 @@ class Demand(Record):
     queued_bytes: int = Field(default=0, ge=0)
     idle: float = Field(ge=0, description="seconds since the last arrival or the last end of a request")
     oldest_arrival_at: float | None = Field(default=None, description="of a waiting request, by the gateway's clock")
+    arrivals: int | None = Field(
+        default=None, ge=0, description="requests that went to an instance since the desk was opened; None: not told"
+    )
 
 
 class GatewayBeat(Record):

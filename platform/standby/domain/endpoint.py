@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import Field, field_validator, model_validator
 
-from standby.domain.durations import FOREVER, Seconds
+from standby.domain.durations import Seconds
 from standby.domain.model import EngineKind
+from standby.domain.schedule import Schedules
 from standby.domain.traffic import TrafficPolicy
 from standby.domain.values import Record, Value
 
@@ -21,19 +22,36 @@ NO_MEMORY = "no_memory"
 NO_ZYGOTE = "no_zygote"
 
 
+class PricePreset(StrEnum):
+    """What a caller's wait weighs against memory that is held for him: little, in between, much."""
+
+    FRUGAL = "frugal"
+    BALANCED = "balanced"
+    SNAPPY = "snappy"
+
+
 class ScalePolicy(Value):
     """How an endpoint climbs and descends the ladder; times in seconds, written as durations.
 
     The idle clock starts when an instance becomes ready or when its last request ends, whichever is later.
     ``keep_ready`` after that it falls asleep, ``keep_asleep`` after falling asleep its process ends and a zygote waits
     for it where the engine has one, ``keep_zygote`` after that it is staged, ``keep_staged`` after that it is cold.
-    Zero skips the rung.
+    Zero skips the rung. None: the controller weighs what the rung costs against what a caller's wait costs, and the
+    weights stay staged.
     """
 
-    keep_ready: Seconds = 300.0
-    keep_asleep: Seconds = 3600.0
-    keep_zygote: Seconds = 3600.0
-    keep_staged: Seconds = FOREVER
+    keep_ready: Seconds | None = None
+    keep_asleep: Seconds | None = None
+    keep_zygote: Seconds | None = None
+    keep_staged: Seconds | None = None
+    price_preset: PricePreset | None = Field(default=None, description="how those are weighed; None: as the controller is set")
+    wait_price: float | None = Field(
+        default=None,
+        ge=0,
+        le=1e9,
+        allow_inf_nan=False,
+        description="price of a second of a caller's wait, in GB·s of device memory; None: the preset's",
+    )
     min_ready: int = Field(default=0, ge=0, le=200, description="instances that never leave ready")
     max_instances: int = Field(default=1, ge=1, le=200)
     slots: int = Field(default=4, ge=1, le=1024, description="requests that one instance runs at once")
@@ -46,6 +64,10 @@ class ScalePolicy(Value):
     drain_limit: Seconds = 300.0
     queue_requests: int = Field(default=1000, ge=0, description="requests that may wait in one gateway")
     queue_bytes: int = Field(default=256 * 1024 * 1024, ge=0, description="body bytes that may wait in one gateway")
+    schedules: Schedules = Field(
+        default=(), max_length=20, description="windows in which more is kept ready, or more instances may be"
+    )
+    isolate: bool = Field(default=False, description="its instances are never placed on a node beside another tenant's")
 
     @property
     def load(self) -> float:

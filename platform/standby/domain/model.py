@@ -5,8 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
+from typing import Final, Self
+from weakref import WeakValueDictionary
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from standby.domain.values import Record, Value
 
@@ -95,6 +98,10 @@ class ModelFacts(Value):
     kv_bytes_per_token: int | None = Field(default=None, description="key-value cache at 16 bits, one sequence")
 
 
+# What a manifest works out of its fields once and keeps.
+_DERIVED: Final = ("total_bytes", "unpacked_bytes", "digest")
+
+
 class Manifest(Value):
     """Exactly what was taken from the source: the version of the model."""
 
@@ -110,7 +117,7 @@ class Manifest(Value):
     notes: tuple[str, ...] = Field(default=(), description="what was noticed and left out, in words")
     properties: str = Field(default="", description="text of the serving.properties beside the model; empty: there is none")
 
-    @property
+    @cached_property
     def total_bytes(self) -> int:
         """Bytes of all objects, as they lie in the store."""
         return sum(item.size for item in self.objects)
@@ -122,12 +129,12 @@ class Manifest(Value):
             return self.archive.members
         return tuple(Member(path=item.path, size=item.size) for item in self.objects)
 
-    @property
+    @cached_property
     def unpacked_bytes(self) -> int:
         """Bytes of all files on a node."""
         return sum(item.size for item in self.files)
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Name of this version: SHA-256 over every object's path, size, ETag and version id, in hex.
 
@@ -140,6 +147,22 @@ class Manifest(Value):
         if self.archive is not None:
             lines += sorted(f"{member.path}\0{member.size}" for member in self.archive.members)
         return hashlib.sha256("\n".join([self.source_uri, *lines]).encode()).hexdigest()
+
+    def __copy__(self) -> Self:
+        """Return a copy that works out everything anew: ``model_copy`` changes fields of it afterwards."""
+        copied = super().__copy__()
+        for name in _DERIVED:
+            copied.__dict__.pop(name, None)
+        return copied
+
+
+_MANIFESTS: Final[WeakValueDictionary[str, Manifest]] = WeakValueDictionary()
+
+
+def _known(manifest: Manifest) -> Manifest:
+    """Return the manifest that was the first of its equals."""
+    first = _MANIFESTS.setdefault(manifest.digest, manifest)
+    return first if first == manifest else manifest
 
 
 class Model(Record):
@@ -154,3 +177,14 @@ class Model(Record):
         default_factory=dict, description="other weights of the same model by name, e.g. q4; an endpoint may choose one"
     )
     created_at: float
+
+    @field_validator("manifest")
+    @classmethod
+    def _one_of_equals(cls, manifest: Manifest) -> Manifest:
+        """Every assignment bears its model: thousands of manifests, few different ones, compared in every plan."""
+        return _known(manifest)
+
+    @field_validator("weights")
+    @classmethod
+    def _each_one_of_equals(cls, weights: Mapping[str, Manifest]) -> Mapping[str, Manifest]:
+        return {name: _known(manifest) for name, manifest in weights.items()}

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Final
 
 from standby.domain.endpoint import Backend, EndpointConfig, ScalePolicy, Variant, VariantCapacity
@@ -52,8 +53,13 @@ def version_of(model: Model, variant: Variant) -> str:
     ``model`` as ``with_weights`` returns it; ``variant`` as its config has it, without later changes of capacity: those
     never need another process.
     """
-    options = sorted(model.engine_options.items())
-    told = [model.engine.value, options, model.manifest.digest, variant.memory_mb, variant.policy.slots]
+    options = json.dumps(sorted(model.engine_options.items())) if model.engine_options else "[]"
+    return _version(model.engine, options, model.manifest.digest, variant.memory_mb, variant.policy.slots)
+
+
+@lru_cache(maxsize=16384)
+def _version(engine: EngineKind, options: str, digest: str, memory_mb: int | None, slots: int) -> str:
+    told = [engine.value, json.loads(options), digest, memory_mb, slots]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 

@@ -16,13 +16,14 @@ MISSED_FOR_S: Final = 2.0
 
 @dataclass(slots=True)
 class Tally:
-    """``granted`` counts grants by backend; a variant without backends has the one whose name is empty.
+    """``granted`` counts open grants by backend, ``began`` all; a variant without backends has the one whose name is empty.
 
     ``turned_away``: wanted by requests that found no room. Times are by the desk's monotonic clock.
     """
 
     opened_at: float
     granted: dict[str, int] = field(default_factory=dict)
+    began: dict[str, int] = field(default_factory=dict)
     turned_away: set[str] = field(default_factory=set)
     _active: dict[str, float] = field(default_factory=dict)
     _missed: dict[str, float] = field(default_factory=dict)
@@ -30,6 +31,7 @@ class Tally:
     def took(self, backend: str, now: float) -> None:
         """A request goes to an instance of the backend."""
         self.granted[backend] = self.granted.get(backend, 0) + 1
+        self.began[backend] = self.began.get(backend, 0) + 1
         self._active[backend] = now
 
     def gave_back(self, backend: str, now: float) -> None:
@@ -86,6 +88,7 @@ def demands_of(
     known = {part.backend for part in route.parts}
     # Instances may outlive the backend whose they were; their requests are under way all the same.
     strangers = sum(count for backend, count in tally.granted.items() if backend not in known)
+    gone = [backend for backend in tally.began if backend not in known]
     stranded = [count for backend, count in room.backends.items() if backend not in known]
     between = max(0, in_flight - room.total.requests - sum(tally.granted.values()))
     told = []
@@ -108,6 +111,7 @@ def demands_of(
                 queued_bytes=waiting.body_bytes + (0 if at else sum(count.body_bytes for count in stranded)),
                 idle=0.0 if running or queued else max(0.0, now - active_at),
                 oldest_arrival_at=room.oldest_arrival_at(part.backend if route.hybrid else None),
+                arrivals=tally.began.get(part.backend, 0) + (0 if at else sum(tally.began.get(one, 0) for one in gone)),
             )
         )
     return tuple(told)

@@ -126,7 +126,7 @@ def failures(place: Place, endpoint: str) -> list[str]:
 
 async def test_a_killed_agent_leaves_nothing_of_any_engine(place: Place) -> None:
     """Field case B30: one sleeps, one serves, one has a worker in a session of its own, one starts; and files of a stranger."""
-    await place.endpoint("sleeper", keep_ready="0.2s", knobs={"spawn_child": True})
+    await place.endpoint("sleeper", keep_ready="0.2s", keep_asleep="1h", knobs={"spawn_child": True})
     await place.there.warm("sleeper")
     await place.endpoint("server", knobs={"ignore_term": True, "spawn_child": True})
     await place.endpoint("worker", knobs={"runaway_mib": 1})
@@ -197,7 +197,7 @@ async def test_an_agent_that_is_told_to_stop_while_an_engine_starts(place: Place
 
 async def test_an_engine_that_wakes_damaged_serves_nobody(place: Place) -> None:
     """Its canary differs after the wake: it is ended and started from cold, operators are told, the caller gets the truth."""
-    await place.endpoint("damaged", knobs={"wakes_wrong": True}, keep_ready="0.2s")
+    await place.endpoint("damaged", knobs={"wakes_wrong": True}, keep_ready="0.2s", keep_asleep="1h")
     await place.there.warm("damaged")
     tree = await place.tree("damaged")
     await place.there.until_state("damaged", "asleep")

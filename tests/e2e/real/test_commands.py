@@ -95,7 +95,7 @@ async def test_an_engine_option_reaches_the_engine(shell: Shell, running: Up) ->
 
 
 async def test_an_endpoint_is_asked_shown_and_deleted(shell: Shell) -> None:
-    created = await shell.standby("endpoints", "create", "chat", "--model", "smol", "--keep-ready", "1s")
+    created = await shell.standby("endpoints", "create", "chat", "--model", "smol", "--keep-ready", "1s", "--keep-asleep", "1h")
     asked = await shell.standby("invoke", "chat", "--prompt", QUESTION, "--temperature", "0")
     streamed = await shell.standby("invoke", "chat", "-p", QUESTION, "--stream", "--temperature", "0")
     raw = (await shell.standby("invoke", "chat", "--body", "-", "--json", stdin=b'{"prompt": "1 2 3", "max_tokens": 2}')).json()

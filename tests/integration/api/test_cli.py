@@ -112,7 +112,7 @@ async def test_json_is_what_the_api_says(control: Control) -> None:
         (("models", "list"), "/api/v1/models"),
         (("models", "show", "smol"), "/api/v1/models/smol"),
         (("endpoints", "list"), "/api/v1/endpoints"),
-        (("endpoints", "show", "chat"), "/api/v1/endpoints/chat"),
+        (("endpoints", "show", "chat"), "/api/v1/endpoints/chat?outlook=1"),
         (("ps",), "/api/v1/instances"),
         (("nodes",), "/api/v1/nodes"),
         (("prices",), "/api/v1/prices"),

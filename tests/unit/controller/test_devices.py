@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from standby.controller import placement
+from standby.controller.sites import Sites
 from standby.controller.view import ObservedNode
 from standby.domain.endpoint import EndpointStatus, Variant
 from standby.domain.instance import InstanceState, Rung
 from standby.domain.model import EngineKind
 from standby.domain.node import Device, DeviceKind, MemoryLedger
-from support.cluster import GIB, MIB, Cluster, cached, make_model, make_node
+from support.cluster import GIB, MIB, TENANT, Cluster, cached, make_model, make_node
 
 pytestmark = pytest.mark.decision
 
@@ -33,7 +34,7 @@ def node(name: str = "n1", *devices: Device, **fields: object) -> ObservedNode:
 
 
 def choose(*nodes: ObservedNode) -> placement.Choice | placement.NoFit:
-    return placement.choose(Variant(model="smol"), MODEL, nodes, (), {}, 101.0)
+    return placement.choose(Variant(model="smol"), MODEL, Sites({n.record.name: n for n in nodes}, {}, 101.0), (), TENANT)
 
 
 def placed_on(*nodes: ObservedNode) -> str:

@@ -12,6 +12,7 @@ from standby.controller.actions import ConfirmAbsent
 from standby.controller.asked import Bucket, EndpointDemand
 from standby.controller.demand import DemandBook
 from standby.controller.plan import plan
+from standby.controller.sites import Sites
 from standby.controller.view import ObservedNode, observe_instance, observe_node
 from standby.domain.demand import Demand, GatewayBeat
 from standby.domain.endpoint import ScalePolicy, Variant
@@ -24,6 +25,7 @@ pytestmark = pytest.mark.decision
 MODEL = make_model(size=100 * MIB)
 DIGEST = MODEL.manifest.digest
 VARIANT = Variant(model="smol", memory_mb=512)
+SINCE = keepalive.Clocks(50.0, 50.0)
 
 
 def living(name: str = "n1", **fields: object) -> ObservedNode:
@@ -31,7 +33,8 @@ def living(name: str = "n1", **fields: object) -> ObservedNode:
 
 
 def choose(*nodes: ObservedNode, promised: dict[str, int] | None = None) -> placement.Choice | placement.NoFit:
-    return placement.choose(VARIANT, MODEL, nodes, (), promised or {}, 101.0)
+    sites = Sites({n.record.name: n for n in nodes}, promised or {}, 101.0)
+    return placement.choose(VARIANT, MODEL, sites, (), TENANT)
 
 
 # ---- keep-alive ------------------------------------------------------------------------------------------
@@ -53,7 +56,7 @@ def choose(*nodes: ObservedNode, promised: dict[str, int] | None = None) -> plac
     ],
 )
 def test_keep_alive(policy: dict[str, object], rung: Rung, age: float, expected: Rung) -> None:
-    decision = keepalive.keep(rung, 50.0, ScalePolicy.model_validate(policy), 50.0 + age, zygote=False)
+    decision = keepalive.keep(rung, SINCE, ScalePolicy.model_validate(policy), None, 50.0 + age, zygote=False)
     assert decision.rung is expected
 
 
@@ -73,14 +76,14 @@ def test_keep_alive(policy: dict[str, object], rung: Rung, age: float, expected:
     ],
 )
 def test_keep_alive_of_an_engine_that_has_a_zygote(policy: dict[str, object], rung: Rung, age: float, expected: Rung) -> None:
-    decision = keepalive.keep(rung, 50.0, ScalePolicy.model_validate(policy), 50.0 + age, zygote=True)
+    decision = keepalive.keep(rung, SINCE, ScalePolicy.model_validate(policy), None, 50.0 + age, zygote=True)
     assert decision.rung is expected
 
 
 def test_keep_alive_says_when_it_will_change() -> None:
-    policy = ScalePolicy(keep_ready=10)
-    assert keepalive.keep(Rung.READY, 50.0, policy, 52.0, zygote=False).wake_at == 60.0
-    assert keepalive.keep(Rung.STAGED, 50.0, policy, 52.0, zygote=False).wake_at == math.inf
+    policy = ScalePolicy(keep_ready=10, keep_staged=math.inf)
+    assert keepalive.keep(Rung.READY, SINCE, policy, None, 52.0, zygote=False).wake_at == 60.0
+    assert keepalive.keep(Rung.STAGED, SINCE, policy, None, 52.0, zygote=False).wake_at == math.inf
 
 
 # ---- scaling ---------------------------------------------------------------------------------------------

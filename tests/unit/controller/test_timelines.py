@@ -189,7 +189,7 @@ def test_an_instance_with_requests_inside_is_busy_whatever_the_gateway_says() ->
 
 
 def test_no_gateway_means_no_data_and_nothing_sinks() -> None:
-    cluster = started(keep_ready=5)
+    cluster = started(keep_ready=5, keep_asleep=3600)
     cluster.ask(queued=1)
     cluster.run_until(1002.0)
     cluster.ask()

@@ -49,6 +49,7 @@ class Descent(Value):
     rung: str
     after_s: float
     resident_bytes: int
+    reason: str = Field(default="", description="why the controller let it fall, in its own words")
 
 
 class DemoReport(Value):

@@ -22,8 +22,9 @@ from standby.domain.instance import Rung
 MODEL: Final = "smol"
 ENDPOINT: Final = "smol"
 QUESTION: Final = "Name the capital of France."
-# Short, so that the whole ladder is seen in a minute; in real life these are minutes and hours.
-POLICY: Final = {"keep_ready": "2s", "keep_asleep": "3s", "keep_staged": "2s", "max_instances": 1, "slots": 4}
+# A second of a caller's wait is worth next to nothing here, so that the whole ladder is seen in a minute; in real life it is
+# worth a thousand times as much. Only the time of the last rung is fixed: weights that nobody gives up stay on the disk.
+POLICY: Final = {"wait_price": 0.1, "keep_staged": "2s", "max_instances": 1, "slots": 4}
 FIRST_REQUESTS: Final = 20
 DRAIN_CALLERS: Final = 4
 DRAIN_SECONDS: Final = 5.0
@@ -122,8 +123,17 @@ class Scenario:
                 await asyncio.sleep(0.02)
         if note:
             held = sum(instance["resident_bytes"] for instance in view["instances"])
-            self.descents.append(Descent(rung=rung.label, after_s=round(time.monotonic() - began, 1), resident_bytes=held))
-            self.say(f"idle: now {rung.label}, holding {held / 2**20:.0f} MiB")
+            reason = await self._reason()
+            after_s = round(time.monotonic() - began, 1)
+            self.descents.append(Descent(rung=rung.label, after_s=after_s, resident_bytes=held, reason=reason))
+            self.say(f"idle: now {rung.label}, holding {held / 2**20:.0f} MiB; {reason}")
+
+    async def _reason(self) -> str:
+        """Return why the controller let it fall, in its own words, as `standby why` tells them."""
+        answer = await self.api.get(f"/api/v1/endpoints/{ENDPOINT}/why", params={"last": 5})
+        answer.raise_for_status()
+        falls = [one["reason"] for one in answer.json()["decisions"] if one["action"] in {"sink", "unassign"}]
+        return str(falls[0]) if falls else ""
 
     async def _endpoint(self) -> dict[str, Any]:
         answer = await self.api.get(f"/api/v1/endpoints/{ENDPOINT}")

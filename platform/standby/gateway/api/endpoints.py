@@ -16,6 +16,7 @@ from standby.gateway.api.context import ApiRoute, Call, missing
 from standby.gateway.api.creation import announce, create
 from standby.gateway.api.responses import json_response
 from standby.gateway.api.views import by_name, endpoint_view
+from standby.gateway.api.why import outlook_of
 
 _CAS_ATTEMPTS: Final = 8
 
@@ -27,11 +28,14 @@ async def list_endpoints(call: Call) -> Response:
 
 
 async def show(call: Call) -> Response:
-    """One endpoint with its instances."""
+    """One endpoint with its instances; with ``?outlook=1`` also what the controller means to do with them."""
     entry = call.context.copies.endpoints.entries.get(call.record_key(EndpointNotFound, "endpoint"))
     if entry is None:
         raise missing(EndpointNotFound, "endpoint", call.request.path_params["name"])
-    return json_response(_view(call, entry.value))
+    view = _view(call, entry.value)
+    if call.number("outlook", 0, 1):
+        view["outlook"], view["outlook_missing"] = await outlook_of(call, entry.value.name)
+    return json_response(view)
 
 
 async def delete(call: Call) -> Response:

@@ -21,6 +21,7 @@ from standby.gateway.api import (
     requests,
     reseal,
     tenants,
+    why,
 )
 from standby.gateway.api.context import ApiContext, ApiRoute, Call, guarded
 
@@ -28,6 +29,7 @@ TABLE: Final = (
     *models.ROUTES,
     *credentials.ROUTES,
     *endpoints.ROUTES,
+    *why.ROUTES,
     *nodes.ROUTES,
     *prices.ROUTES,
     *cache.ROUTES,
