@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import pytest_asyncio
@@ -75,6 +75,30 @@ async def test_a_caller_who_sends_no_head_is_let_go(impatient: GatewayRig) -> No
     assert (await idle.request("POST", PATH, impatient.headers(), PROMPT)).status == 200
     idle.writer.write(b"\r\n")
     for client in (silent, dripping, idle):
+        assert await ended(client) == b""
+
+
+async def test_an_idle_connection_is_closed_only_once_it_was_idle_for_long_enough(rig: Rig) -> None:
+    """The time begins anew with each answer, and a request that takes longer than it is not idle."""
+    held = asyncio.Event()
+
+    async def later(call: Call) -> None:
+        await held.wait()
+        await call.json(200, b"{}")
+
+    class Brief(PublicProtocol):
+        def __init__(self, *given: Any, **named: Any) -> None:
+            super().__init__(*given, **named)
+            self.timeout_keep_alive = 0.1  # type: ignore[assignment] # uvicorn's setting has whole seconds only
+
+    async with gateway_rig(rig, protocol=Brief) as gateway:
+        client = await gateway.connect()
+        for _ in range(3):
+            assert (await client.request("POST", PATH, gateway.headers(), PROMPT)).status == 200
+        rig.engine.handler = later
+        client.send("POST", PATH, gateway.headers(), PROMPT)
+        asyncio.get_running_loop().call_later(0.3, held.set)
+        assert (await client.answer()).status == 200
         assert await ended(client) == b""
 
 
