@@ -237,6 +237,7 @@ class Cluster:
         absent = [a for a in second.actions if not isinstance(a, (ConfirmAbsent, DropEndpoint))]
         assert not absent, f"not idempotent at {self.now}: {first.actions} then {absent}"
         self._wake_at = second.wake_at
+        self.book.look_ahead(self.endpoints, first.horizons)
         return first
 
     def run_until(self, until: float) -> None:

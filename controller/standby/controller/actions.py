@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from standby.controller.dispersion import LookAhead
 from standby.controller.prewarm import Wish
 from standby.controller.view import NEVER
 from standby.domain.endpoint import EndpointStatus, Failure
@@ -152,12 +153,14 @@ class Decision:
 class Plan:
     """Actions in the order in which they should be written; ``wake_at`` is when to plan again without any news.
 
-    ``wakes`` has the same by endpoint; the key ``""`` is for what concerns no single endpoint.
+    ``wakes`` has the same by endpoint; the key ``""`` is for what concerns no single endpoint. ``horizons``: by endpoint and
+    part, what is to be learned of demand where scaling is ahead of it.
     """
 
     actions: tuple[Action, ...] = ()
     decisions: tuple[Decision, ...] = ()
     wakes: Mapping[str, float] = field(default_factory=dict)
+    horizons: Mapping[str, Mapping[str, LookAhead]] = field(default_factory=dict)
 
     @property
     def wake_at(self) -> float:

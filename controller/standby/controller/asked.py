@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -25,7 +24,8 @@ class EndpointDemand:
 
     ``valid`` is False when no gateway has reported within its lease: no data, so nothing may be taken away.
     ``active_at`` is the last arrival or end of a request; minus infinity when no gateway ever mentioned it. ``gaps`` is what
-    was learned of the time between such an end and the next request; None: nothing yet.
+    was learned of the time between such an end and the next request; None: nothing yet. ``dispersion``: what was learned of
+    how requests cluster, where that is asked for; None: nothing.
     """
 
     in_flight: int = 0
@@ -37,15 +37,12 @@ class EndpointDemand:
     history: tuple[Bucket, ...] = ()
     bucket_s: float = 0.25
     gaps: GapModel | None = field(default=None, compare=False)
+    dispersion: float | None = None
 
     @property
     def concurrency(self) -> int:
         """Requests running or waiting."""
         return self.in_flight + self.queued
-
-    def idle_s(self, now: float) -> float:
-        """Seconds since the last arrival or end; zero while anything runs or waits."""
-        return 0.0 if self.concurrency else now - self.active_at
 
     def peak_since(self, since: float) -> int:
         """Return the highest concurrency at or after ``since``."""
@@ -65,31 +62,6 @@ class EndpointDemand:
             lowest, following = min(lowest, bucket.low), bucket.start
         return lowest
 
-    def lasting_since(self, holds: Callable[[int], bool], now: float) -> float | None:
-        """Return since when ``holds(concurrency)`` has been true without a break; None when it is not true now."""
-        if not holds(self.concurrency):
-            return None
-        since = now
-        for bucket in reversed(self.history):
-            if not holds(bucket.low):
-                # the break lies somewhere inside this bucket: its end is the latest moment it can have ended
-                return min(now, bucket.start + self.bucket_s) if holds(bucket.last) else since
-            since = bucket.start
-        return since
-
-    def last_time(self, holds: Callable[[int], bool], now: float) -> float | None:
-        """Return the end of the last stretch in which ``holds(concurrency)`` was true; None when it never was."""
-        if holds(self.concurrency):
-            return now
-        following = now
-        for bucket in reversed(self.history):
-            if holds(bucket.last):
-                return following
-            if holds(bucket.high):
-                return min(now, bucket.start + self.bucket_s)
-            following = bucket.start
-        return None
-
 
 NO_DEMAND: Final = EndpointDemand()
 
@@ -107,6 +79,7 @@ def together(one: EndpointDemand, other: EndpointDemand) -> EndpointDemand:
         history=_summed(one.history, other.history),
         bucket_s=max(one.bucket_s, other.bucket_s),
         gaps=max((one.gaps, other.gaps), key=lambda gaps: -1 if gaps is None else gaps.count),
+        dispersion=max((one.dispersion, other.dispersion), key=lambda known: -1.0 if known is None else known),
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeAlias
 
 from standby.controller.arrivals import GapModel
 from standby.controller.asked import Bucket, EndpointDemand
+from standby.controller.dispersion import Clusters, LookAhead
 from standby.domain.demand import Demand, GatewayBeat
 from standby.domain.names import key
 from standby.domain.serving import part_label
@@ -47,11 +48,20 @@ class _Gateway:
 
 @dataclass(slots=True)
 class _Series:
-    """Concurrency of one endpoint, or of one variant of it, over its window."""
+    """Concurrency of one endpoint, or of one variant of it, over its window.
+
+    ``horizon_s`` is over how many seconds its changes are learned; None: nobody asks for that.
+    """
 
     window_s: float = 60.0
     active_at: float = -math.inf
     buckets: deque[Bucket] = field(default_factory=deque)
+    clusters: Clusters = field(default_factory=Clusters)
+    horizon_s: float | None = None
+
+    def copy(self) -> _Series:
+        """Return the same, to go its own way."""
+        return replace(self, buckets=deque(self.buckets), clusters=replace(self.clusters))
 
     @property
     def width(self) -> float:
@@ -62,7 +72,14 @@ class _Series:
         """Whether nothing ran or waited when it was last heard of."""
         return not self.buckets or self.buckets[-1].last == 0
 
+    @property
+    def dispersion(self) -> float | None:
+        """What was learned of it; None: nothing, or nobody asks."""
+        return None if self.horizon_s is None or not self.clusters.levels else self.clusters.value
+
     def record(self, value: int, now: float) -> None:
+        if self.horizon_s is not None:
+            self.clusters.observe(value, self.horizon_s, now)
         last = self.buckets[-1] if self.buckets else None
         if last is None:
             self.buckets.append(Bucket(now, value, value, value))
@@ -80,20 +97,21 @@ class _Series:
 class _Book:
     """What is remembered of one endpoint: as a whole, and by variant or backend once there are several.
 
-    ``gaps`` has under ``""`` those of the whole.
+    ``gaps`` has under ``""`` those of the whole. ``ahead_s``: for how long scaling ahead of demand needs it at least.
     """
 
     whole: _Series = field(default_factory=_Series)
     parts: dict[str, _Series] = field(default_factory=dict)
     labels: list[str] = field(default_factory=list)
     gaps: dict[str, GapModel] = field(default_factory=dict)
+    ahead_s: float = 0.0
 
     def of(self, variant: str) -> _Series:
         """Return the series of a variant. While it is the only one that was ever heard of, that is the whole."""
         if variant not in self.labels:
             self.labels.append(variant)
             if len(self.labels) == 2:
-                self.parts[self.labels[0]] = replace(self.whole, buckets=deque(self.whole.buckets))
+                self.parts[self.labels[0]] = self.whole.copy()
                 if WHOLE in self.gaps and self.labels[0] not in self.gaps:
                     self.gaps[self.labels[0]] = GapModel.from_json(self.gaps[WHOLE].to_json())
             if len(self.labels) > 1:
@@ -117,6 +135,14 @@ class _Book:
             if series.idle and series.active_at > -math.inf:
                 self.gaps.setdefault(label, GapModel()).observe(max(0.0, at - series.active_at), at)
 
+    def look_ahead(self, parts: Mapping[str, LookAhead]) -> None:
+        """Learn over each part's climb how its requests cluster, and over the longest of them those of the whole."""
+        self.ahead_s = max((look.window_s for look in parts.values()), default=0.0)
+        self.whole.horizon_s = max((look.horizon_s for look in parts.values()), default=None)
+        for label, series in self.parts.items():
+            look = parts.get(label)
+            series.horizon_s = None if look is None else look.horizon_s
+
     def all(self) -> Iterable[_Series]:
         return (self.whole, *self.parts.values())
 
@@ -135,6 +161,7 @@ class DemandBook:
         self._gateways: dict[str, _Gateway] = {}
         self._books: dict[str, _Book] = {}
         self._learned: set[str] = set()
+        self._ahead: set[str] = set()
         self._valid_since: float | None = None
 
     def take_demand(self, demand: Demand) -> bool:
@@ -187,14 +214,28 @@ class DemandBook:
 
     def keep_window(self, endpoint: str, window_s: float) -> None:
         """Remember the concurrency of ``endpoint`` (``tenant.name``) for ``window_s`` seconds."""
-        for series in self._book(endpoint).all():
-            series.window_s = window_s
+        book = self._book(endpoint)
+        for series in book.all():
+            series.window_s = max(window_s, book.ahead_s)
+
+    def look_ahead(self, planned: Iterable[str], horizons: Mapping[str, Mapping[str, LookAhead]]) -> None:
+        """Remember of each of the ``planned`` endpoints what scaling ahead of demand needs: by endpoint and part, ``horizons``.
+
+        Of those that do not ask any more nothing new is learned; what was is kept.
+        """
+        for name in self._ahead.intersection(planned).difference(horizons):
+            self._ahead.discard(name)
+            self._book(name).look_ahead({})
+        for name, parts in horizons.items():
+            self._ahead.add(name)
+            self._book(name).look_ahead(parts)
 
     def forget_endpoints(self, known: Iterable[str]) -> None:
         """Drop what is remembered of every endpoint that is not in ``known`` and has nothing running or waiting."""
         held = {name for gateway in self._gateways.values() for name, _ in gateway.counts}
         for name in self._books.keys() - set(known) - held:
             del self._books[name]
+            self._ahead.discard(name)
 
     def demand(self, endpoint: str) -> EndpointDemand:
         """Return what is known of ``endpoint`` (``tenant.name``) as a whole."""
@@ -208,8 +249,9 @@ class DemandBook:
         that does not tell backends apart.
         """
         book = self._books.get(endpoint)
-        told = {label for gateway in self._gateways.values() for name, label in gateway.counts if name == endpoint}
-        labels = [*variants, *({""} & told)]
+        labels = [*variants]
+        if any((endpoint, WHOLE) in gateway.counts for gateway in self._gateways.values()):
+            labels.append(WHOLE)
         return {label: self._sum(endpoint, label, None if book is None else book.part(label)) for label in labels}
 
     # ---- what was learned ------------------------------------------------------------------------------
@@ -261,6 +303,7 @@ class DemandBook:
             history=tuple(series.buckets) if series else (),
             bucket_s=series.width if series else _SHORTEST_BUCKET_S,
             gaps=None if book is None else book.gaps_of(variant),
+            dispersion=None if series is None else series.dispersion,
         )
 
     def _counts(self, gateway: _Gateway, endpoint: str, variant: str | None) -> Iterable[_Counts]:

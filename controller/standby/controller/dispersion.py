@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from standby.controller.asked import EndpointDemand
 
@@ -16,6 +16,13 @@ from standby.controller.asked import EndpointDemand
 HALF_LIFE_S: Final = 3600.0
 # Of one request that came by chance: what is assumed as long as nothing is known.
 _ASSUMED: Final = 1.0
+
+
+class LookAhead(NamedTuple):
+    """Of a part that scales ahead of demand: over how many seconds it looks, and for how many it has to remember."""
+
+    horizon_s: float
+    window_s: float
 
 
 def from_history(demand: EndpointDemand, horizon_s: float, now: float) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from standby.controller import sinking, status
 from standby.controller.actions import Action, Decision, Inputs, Retarget, Unassign
+from standby.controller.dispersion import LookAhead
 from standby.controller.prewarm import Wish
 from standby.controller.served import Served
 from standby.controller.sites import Sites
@@ -15,7 +16,7 @@ from standby.domain.instance import Rung
 
 @dataclass(slots=True)
 class Draft:
-    """Local to one call. ``windows``: by part, the scheduled windows that are open, in words."""
+    """Local to one call. ``windows``: by part, the scheduled windows that are open, in words; ``looks`` ahead by its label."""
 
     endpoint: EndpointView
     cluster: ClusterView
@@ -27,6 +28,12 @@ class Draft:
     no_fit: dict[status.Part, str] = field(default_factory=dict)
     no_room: str | None = None
     windows: dict[status.Part, str] = field(default_factory=dict)
+    looks: dict[str, LookAhead] = field(default_factory=dict)
+
+    @property
+    def tenant(self) -> str:
+        """Whose endpoint it is."""
+        return self.endpoint.record.tenant
 
     def wake(self, at: float) -> None:
         """Plan again at ``at`` at the latest."""

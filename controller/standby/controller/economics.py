@@ -17,6 +17,7 @@ from standby.domain.prices import Footprint, ModelPrices, Transition
 
 GB: Final = 1e9
 HIGHEST_PRICE: Final = 1e9
+_LATE_IN_WAITS: Final = 10.0
 _PERIOD_S: Final = 60.0
 _STEPS_PER_OCTAVE: Final = 4
 _RISE: Final = 2
@@ -56,6 +57,10 @@ class PriceVector:
                     remedy=f"use the price of one GB of device memory for one second as unit, or a preset: {_names()}",
                 )
 
+    def with_wait(self, wait: float) -> PriceVector:
+        """Return the same at another price of a wait; who waits too long is ten times as dear, as far as prices go."""
+        return replace(self, wait=wait, late=min(_LATE_IN_WAITS * wait, HIGHEST_PRICE))
+
     def of_wait(self, seconds: float) -> float:
         """Return the price of one caller's waiting ``seconds``."""
         return self.wait * seconds + (self.late if seconds > self.late_after_s else 0.0)
@@ -71,7 +76,7 @@ def preset(name: str) -> PriceVector:
     wait = waits.get(name)
     if wait is None:
         raise ConfigurationError(f"price preset {name!r} is not known", remedy=f"use one of {_names()}")
-    return PriceVector(wait=wait, late=10 * wait)
+    return PriceVector().with_wait(wait)
 
 
 def _names() -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
-from standby.controller import keepalive, limits, placement, recorded, scaling, sinking, status, updates, victims
+from standby.controller import foresight, keepalive, limits, placement, recorded, scaling, sinking, status, updates, victims
 from standby.controller.actions import Assign, DropEndpoint, Inputs, Plan, Retarget, Unassign
 from standby.controller.draft import Draft
 from standby.controller.order import in_order, rests_until
@@ -32,7 +32,8 @@ def plan_one(endpoint: EndpointView, cluster: ClusterView, sites: Sites, now: fl
         draft.note("hold", f"config {endpoint.record.config} or one of its models is not at hand; nothing is changed")
     else:
         _serve(draft)
-    return Plan(tuple(draft.actions), tuple(draft.decisions), {endpoint.key: draft.wake_at})
+    horizons = {endpoint.key: draft.looks} if draft.looks else {}
+    return Plan(tuple(draft.actions), tuple(draft.decisions), {endpoint.key: draft.wake_at}, horizons)
 
 
 def _finish_deletion(draft: Draft) -> None:
@@ -111,10 +112,10 @@ def _sort_out(draft: Draft, variants: Sequence[Served]) -> tuple[list[tuple[Serv
     live = [p for one, its in of if not one.coming for p in its]
     _update(draft, [(one, its) for one, its in of if one.coming], live)
     _retire(draft, _drop_lost(draft, outdated), any(p.ready for p in live))
-    # A climb that is given up because nobody asks any more lacks no memory either.
+    # A climb that is given up because nobody asks any more lacks no memory either, and a backend that is let go fails no more.
     left = {action.key for action in draft.actions if isinstance(action, Unassign)}
     left |= _replaced(draft, live)
-    return of, [p for p in live if p.key not in left or p.instance is None or not p.instance.refused]
+    return of, [p for p in live if p.key not in left or p.instance is None or not (p.instance.refused or p.part[1])]
 
 
 def _replaced(draft: Draft, live: Sequence[Placed]) -> set[str]:
@@ -234,14 +235,15 @@ def _scale(draft: Draft, one: Served, live: Sequence[Placed], *, in_order: bool)
     # What its node has no memory for is no capacity to come: another node may have it.
     refused = [p for p in up if p.failed and p.instance is not None and p.instance.refused]
     sound = [p for p in up if p not in refused] if refused else up
-    capacity = _capacity(draft, one, live, sound)
-    decision = scaling.desired(one.demand, one.share, one.variant.policy, capacity, draft.now)
+    ahead = foresight.margin(draft.cluster, one, sound)
+    capacity = _capacity(draft, one, live, sound, ahead)
+    decision = foresight.desired(one.demand, one.share, one.variant.policy, capacity, draft.now, ahead)
     draft.wake(decision.wake_at)
     if decision.count > len(sound):
-        _climb(draft, one, live, _with_windows(draft, one, decision), _inputs(one, capacity, decision.count, draft.now))
+        _climb(draft, one, live, _with_windows(draft, one, decision), _inputs(one, capacity, decision.count, draft.now, ahead))
     elif decision.count < len(sound):
         decision = _with_windows(draft, one, decision)
-        up = [*_shrink(draft, one, sound, decision, _inputs(one, capacity, decision.count, draft.now)), *refused]
+        up = [*_shrink(draft, one, sound, decision, _inputs(one, capacity, decision.count, draft.now, ahead)), *refused]
     elif status.starved(draft.endpoint, one.part) and not up:
         _look_for_room(draft, one, live)
     # not while more are asked for: it would be the next to be woken, and refused again
@@ -258,15 +260,17 @@ def _scale(draft: Draft, one: Served, live: Sequence[Placed], *, in_order: bool)
         draft.wake(until)
 
 
-def _capacity(draft: Draft, one: Served, live: Sequence[Placed], up: Sequence[Placed]) -> scaling.Capacity:
+def _capacity(
+    draft: Draft, one: Served, live: Sequence[Placed], up: Sequence[Placed], ahead: foresight.Margin | None
+) -> scaling.Capacity:
     ready = [p.instance.rung_at for p in up if p.instance is not None and p.instance.ready]
-    crowded = one.demand.concurrency > len(up) * one.variant.policy.load > 0
-    return scaling.Capacity(
-        current=len(up),
-        ready=len(ready),
-        ready_at=max(ready, default=None),
-        climb_s=placement.cheapest_seconds(one.variant, one.model, draft.sites, live, _tenant(draft)) if crowded else 0.0,
-    )
+    crowded, climb_s = one.demand.concurrency > len(up) * one.variant.policy.load > 0, 0.0
+    if crowded or ahead is not None:
+        climb_s = placement.cheapest_seconds(one.variant, one.model, draft.sites, live, draft.tenant)
+    look = None if ahead is None else foresight.look(one.variant.policy, climb_s)
+    if look is not None:
+        draft.looks[one.label] = look
+    return scaling.Capacity(len(up), len(ready), max(ready, default=None), climb_s)
 
 
 def _with_windows(draft: Draft, one: Served, decision: scaling.ScaleDecision) -> scaling.ScaleDecision:
@@ -282,11 +286,7 @@ def _give_up(draft: Draft, refused: Sequence[Placed]) -> None:
         draft.move(placed, rests, f"its node {placed.assignment.node} has no memory for it, and others serve")
 
 
-def _tenant(draft: Draft) -> str:
-    return draft.endpoint.record.tenant
-
-
-def _inputs(one: Served, capacity: scaling.Capacity, count: int, now: float) -> Inputs:
+def _inputs(one: Served, capacity: scaling.Capacity, count: int, now: float, ahead: foresight.Margin | None) -> Inputs:
     demand = one.demand
     return {
         "variant": one.variant.name,
@@ -301,7 +301,7 @@ def _inputs(one: Served, capacity: scaling.Capacity, count: int, now: float) -> 
         "min_ready": one.variant.policy.min_ready,
         "max_instances": one.variant.policy.max_instances,
         "concurrency_limit": one.variant.limit,
-        **recorded.scaled(demand, one.share, one.variant.policy, capacity, now),
+        **recorded.scaled(demand, one.share, one.variant.policy, capacity, now, ahead),
     }
 
 
@@ -318,7 +318,7 @@ def _climb(draft: Draft, one: Served, live: Sequence[Placed], decision: scaling.
             return
     siblings = list(live)
     for _ in range(decision.count - sum(p.wants_ready and not _lacks_memory(p) for p in live)):
-        choice = placement.choose(one.variant, one.model, draft.sites, siblings, _tenant(draft))
+        choice = placement.choose(one.variant, one.model, draft.sites, siblings, draft.tenant)
         if isinstance(choice, placement.NoFit):
             draft.note("no capacity", choice.reason, inputs)
             if one.coming:
@@ -336,7 +336,7 @@ def _lacks_memory(placed: Placed) -> bool:
 
 
 def _place(draft: Draft, one: Served, choice: placement.Choice, reason: str, inputs: Inputs) -> None:
-    draft.sites.place(choice.node, choice.need_bytes, _tenant(draft), isolate=one.variant.policy.isolate)
+    draft.sites.place(choice.node, choice.need_bytes, draft.tenant, isolate=one.variant.policy.isolate)
     seen = {**inputs, "node": choice.node, "from_rung": choice.from_rung.label, "predicted_s": round(choice.seconds, 3)}
     if choice.wake is not None:
         draft.move(choice.wake, Rung.READY, reason, seen, climbs_for=one)
@@ -367,7 +367,7 @@ def _place(draft: Draft, one: Served, choice: placement.Choice, reason: str, inp
 
 def _look_for_room(draft: Draft, one: Served, live: Sequence[Placed]) -> None:
     """Keep the endpoint Failed for want of room as long as there is none, also while nobody asks."""
-    choice = placement.choose(one.variant, one.model, draft.sites, live, _tenant(draft))
+    choice = placement.choose(one.variant, one.model, draft.sites, live, draft.tenant)
     if isinstance(choice, placement.NoFit):
         draft.no_fit[one.part] = choice.reason
 

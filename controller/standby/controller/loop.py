@@ -245,7 +245,9 @@ class Controller:
         self._dirty.clear()
         if not whole and not names:
             return None
-        made = plan(self.state.view(None if whole else names), now)
+        view = self.state.view(None if whole else names)
+        made = plan(view, now)
+        self._book.look_ahead(view.endpoints, made.horizons)
         if whole:
             self._wakes.clear()
             self._book.forget_endpoints(self.state.endpoints.entries)

@@ -5,13 +5,14 @@ Pure and idempotent: planning again over the state that a plan leaves behind yie
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import Final
 
 from standby.controller import ahead
 from standby.controller.actions import Action, Assign, ConfirmAbsent, Decision, Plan, Retarget, Unassign
+from standby.controller.dispersion import LookAhead
 from standby.controller.endpoint_plan import plan_one
 from standby.controller.sites import Sites
 from standby.controller.view import NEVER, NODE_LOST_AFTER_S, ClusterView, Placed
@@ -35,18 +36,20 @@ def plan(view: ClusterView, now: float) -> Plan:
     actions: list[Action] = []
     decisions: list[Decision] = []
     wakes: dict[str, float] = {CLUSTER: _cluster_wake(view, now)}
+    horizons: dict[str, Mapping[str, LookAhead]] = {}
     for endpoint in view.endpoints.values():
         one = plan_one(endpoint, view, sites, now)
         actions += one.actions
         decisions += one.decisions
         wakes[endpoint.key] = one.wake_at
+        horizons.update(one.horizons)
     if view.orphans:
         actions += _confirm_absent(view.orphans)
         wakes[CLUSTER] = min(wakes[CLUSTER], now + CONFIRM_AGAIN_S)
     actions, refused = ahead.granted(view, actions)
     decisions += refused
     actions.sort(key=_urgency)
-    return _believable(view, Plan(tuple(actions), tuple(decisions), wakes), now)
+    return _believable(view, Plan(tuple(actions), tuple(decisions), wakes, horizons), now)
 
 
 def _registry_empty(view: ClusterView, now: float) -> Plan:

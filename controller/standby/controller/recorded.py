@@ -12,7 +12,8 @@ from standby.controller.arrivals import BINS, GapModel
 from standby.controller.asked import Bucket, EndpointDemand
 from standby.controller.demotion import Limits, Step
 from standby.controller.economics import PriceVector, RungCost
-from standby.controller.scaling import Capacity, ScaleDecision, desired
+from standby.controller.foresight import Margin, desired
+from standby.controller.scaling import Capacity, ScaleDecision
 from standby.controller.weighing import Weighing, step_of
 from standby.domain.endpoint import ScalePolicy
 from standby.domain.errors import InvalidInput
@@ -49,8 +50,10 @@ def inputs(weighed: Weighing | None, step: Step | None, idle_s: float, rung: Run
     }
 
 
-def scaled(demand: EndpointDemand, share: float, policy: ScalePolicy, capacity: Capacity, now: float) -> Inputs:
-    """Return what ``scaling.desired`` read; instants as seconds from the decision, so that no clock is part of it."""
+def scaled(
+    demand: EndpointDemand, share: float, policy: ScalePolicy, capacity: Capacity, now: float, ahead: Margin | None = None
+) -> Inputs:
+    """Return what ``foresight.desired`` read; instants as seconds from the decision, so that no clock is part of it."""
     said = {
         "version": VERSION,
         "in_flight": demand.in_flight,
@@ -63,6 +66,8 @@ def scaled(demand: EndpointDemand, share: float, policy: ScalePolicy, capacity: 
         "policy": policy.model_dump(mode="json", include=set(_SCALING), exclude_defaults=True),
         "capacity": [capacity.current, capacity.ready, _since(capacity.ready_at, now), capacity.climb_s],
     }
+    if ahead is not None:
+        said["ahead"] = list(ahead)
     return {"scaled": json.dumps(said, separators=(",", ":"))}
 
 
@@ -70,7 +75,7 @@ def replay_decision(event: DecisionMade) -> Step | ScaleDecision:
     """Return what was decided of the inputs that ``event`` tells.
 
     Of an idle instance what ``demotion.hold`` says: the rung, until which idle time, and the reason. Of a number of instances
-    what ``scaling.desired`` says. Raises InvalidInput for an event that tells neither, or that another version wrote.
+    what ``foresight.desired`` says. Raises InvalidInput for an event that tells neither, or that another version wrote.
     """
     weighed, counted = event.inputs.get("weighed"), event.inputs.get("scaled")
     try:
@@ -97,7 +102,8 @@ def _counted_again(said: Mapping[str, Any]) -> ScaleDecision:
         bucket_s=said["bucket_s"],
     )
     capacity = Capacity(current, ready, ready_at, climb_s)
-    return desired(demand, said["share"], ScalePolicy.model_validate(said["policy"]), capacity, 0.0)
+    ahead = Margin(*said["ahead"]) if "ahead" in said else None
+    return desired(demand, said["share"], ScalePolicy.model_validate(said["policy"]), capacity, 0.0, ahead)
 
 
 def _check(said: Mapping[str, Any]) -> None:

@@ -12,7 +12,6 @@ from pydantic import Field
 from standby.controller.economics import HIGHEST_PRICE, PriceVector, preset
 from standby.controller.economy import Economy
 from standby.controller.prewarm import Budget
-from standby.controller.weighing import LATE_IN_WAITS
 from standby.domain.endpoint import PricePreset
 from standby.domain.settings import Settings
 from standby.telemetry.logs import LogFormat, LogLevel
@@ -60,9 +59,9 @@ class ControllerSettings(Settings):
     def prices(self) -> PriceVector:
         """The preset's weights with whatever was set beside it."""
         prices = preset(self.price_preset.value)
-        given = {"device": self.price_device, "host": self.price_host, "disk": self.price_disk, "wait": self.price_wait}
         if self.price_wait is not None:
-            given["late"] = LATE_IN_WAITS * self.price_wait
+            prices = prices.with_wait(self.price_wait)
+        given = {"device": self.price_device, "host": self.price_host, "disk": self.price_disk}
         return replace(prices, **{name: value for name, value in given.items() if value is not None})
 
     @property

@@ -71,7 +71,7 @@ def sink(
         wake_at = min(wake_at, held.decision.wake_at)
         if held.decision.rung < held.rung:
             moves.append(_fall(held, now))
-        elif held.decision.rung > held.rung and wish is None and not up and _may_climb(endpoint, cluster, held, now):
+        elif held.decision.rung > held.rung and wish is None and not up and _may_climb(endpoint, cluster, one, held, now):
             wish = _wish(cluster, one, held, now)
     if wish is not None:
         moves.append(wish)
@@ -172,8 +172,15 @@ def used(cluster: ClusterView, one: Served, placed: Placed, now: float) -> Input
     return _told(cluster, one, placed, now, came_after_s=max(0.0, now - rests))
 
 
-def _may_climb(endpoint: EndpointView, cluster: ClusterView, held: Held, now: float) -> bool:
-    node = cluster.nodes.get(held.placed.assignment.node)
+def _may_climb(endpoint: EndpointView, cluster: ClusterView, one: Served, held: Held, now: float) -> bool:
+    """Whether nothing forbids it: in doubt it waits for a request, as one that climbs in vain would do so again and again.
+
+    Since when it is idle is not known as long as nobody was heard to ask: it would seem to begin anew after each climb. What
+    its node has refused before, or could not start, keeps that failure until it has been ready once more.
+    """
+    node, seen = cluster.nodes.get(held.placed.assignment.node), held.placed.instance
+    if one.demand.active_at == -math.inf or seen is None or seen.record.failure is not None:
+        return False
     fit = endpoint.record.status is EndpointStatus.IN_SERVICE and endpoint.record.pending_config is None
     return fit and node is not None and node.open and node.alive(now) and held.decision.step is not None
 

@@ -7,7 +7,6 @@ What a node has not measured yet is guessed as placement guesses it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -28,7 +27,6 @@ from standby.domain.prices import Footprint, ModelPrices, NodePrices, Price, Tra
 ASLEEP_ON_PROCESSORS: Final = 0.2
 ASLEEP_ON_GPU: Final = 0.05
 SLEEP_S: Final = 0.3
-LATE_IN_WAITS: Final = 10.0
 MOST_REMEMBERED: Final = 50_000
 _CLIMBS: Final[Mapping[Transition, Rung]] = {
     Transition.START: Rung.STAGED,
@@ -56,7 +54,6 @@ class Measures(NamedTuple):
 
 
 class _Terms(NamedTuple):
-    policy: ScalePolicy
     base: PriceVector
     prices: PriceVector
     rungs: frozenset[Rung]
@@ -71,6 +68,7 @@ class _Made(NamedTuple):
     measures: Measures
     ladder: Ladder
     floor_s: float
+    ahead: bool  # whether a climb ahead of demand may ever be granted there
     blank: GapModel
 
 
@@ -78,10 +76,9 @@ def prices_of(policy: ScalePolicy, economy_prices: PriceVector) -> PriceVector:
     """Return the weights for an endpoint: the controller's, unless its policy names a preset or the price of a wait."""
     prices = economy_prices
     if policy.price_preset is not None:
-        named = preset(policy.price_preset.value)
-        prices = replace(prices, wait=named.wait, late=named.late)
+        prices = prices.with_wait(preset(policy.price_preset.value).wait)
     if policy.wait_price is not None:
-        prices = replace(prices, wait=policy.wait_price, late=LATE_IN_WAITS * policy.wait_price)
+        prices = prices.with_wait(policy.wait_price)
     return prices
 
 
@@ -108,7 +105,8 @@ def weighing(
     """
     terms = _terms(economy, policy)
     made = _ladder(economy, node, model, terms, memory_mb)
-    limits = _limits(made.floor_s, policy.max_cold_wait, alone and policy.keep_ready is None, not alone)
+    ahead = alone and made.ahead and policy.keep_ready is None
+    limits = _limits(made.floor_s, policy.max_cold_wait, ahead, not alone)
     return Weighing(made.ladder, gaps if gaps is not None and alone else made.blank, terms.prices, limits)
 
 
@@ -134,13 +132,18 @@ def _limits(floor_s: float, max_wait_s: float, ahead: bool, worst_case: bool) ->
 
 
 def _terms(economy: Economy, policy: ScalePolicy) -> _Terms:
-    # A policy's hash costs more than all the rest: it is known by its identity, which it keeps while it is remembered here.
-    known = economy.ladders.get(id(policy))
-    if isinstance(known, _Terms) and known.policy is policy and known.base is economy.prices:
+    # All of a policy that is read here. Of backends, schedules and changed capacities each plan makes policies anew, so that
+    # by its identity none would be found again, and each would be kept.
+    name = (
+        policy.price_preset, policy.wait_price, policy.max_cold_wait,
+        policy.keep_ready is None, policy.keep_asleep, policy.keep_zygote, policy.keep_staged,
+    )  # fmt: skip
+    known = economy.ladders.get(name)
+    if isinstance(known, _Terms) and known.base is economy.prices:
         return known
     rungs = _rungs(policy, zygote=False), _rungs(policy, zygote=True)
-    made = _Terms(policy, economy.prices, prices_of(policy, economy.prices), *rungs, {})
-    _remember(economy, id(policy), made)
+    made = _Terms(economy.prices, prices_of(policy, economy.prices), *rungs, {})
+    _remember(economy, name, made)
     return made
 
 
@@ -172,18 +175,26 @@ def _ladder(economy: Economy, node: ObservedNode, model: Model, terms: _Terms, m
     if made is not None and made.node is record and made.prices is prices:
         return made
     known = _known(economy, record.name, digest, model)
+    ahead = _affordable(economy, node, model, memory_mb)
     measures = Measures(known, record.costs.get(digest), record.footprints.get(digest), record.device_footprints.get(digest))
     if made is not None and made.measures == measures:
-        fresh = made._replace(node=record, prices=prices)
+        fresh = made._replace(node=record, prices=prices, ahead=ahead)
     else:
         ladder, floor_s = _make(known, node, model, terms.with_zygote if zygote else terms.rungs, terms.prices, memory_mb)
         if made is not None and made.ladder == ladder:
             ladder = made.ladder
-        fresh = _Made(record, prices, measures, ladder, floor_s, GapModel())
+        fresh = _Made(record, prices, measures, ladder, floor_s, ahead, GapModel())
     if len(terms.ladders) >= MOST_REMEMBERED:
         terms.ladders.clear()
     terms.ladders[name] = fresh
     return fresh
+
+
+def _affordable(economy: Economy, node: ObservedNode, model: Model, memory_mb: int | None) -> bool:
+    """Whether the budget of an empty node has room for the climb: who falls counting on one that never comes falls too far."""
+    gpu = node.needs_gpu(model.engine)
+    whole = sum(device.memory_total for device in node.fit_gpus) if gpu else node.record.memory.capacity
+    return held_gb(node, model, memory_mb) <= economy.budget.share * whole / GB
 
 
 def _make(

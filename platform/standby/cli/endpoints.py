@@ -35,6 +35,7 @@ _UNSET: Final = {
     "keep_staged": "the bytes stay",
     "price_preset": "as the controller is set",
     "wait_price": "the preset's",
+    "scale_ahead": "where prices are snappy",
 }
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Create, list, show, wait for, retry and delete endpoints.")
@@ -88,6 +89,13 @@ def create(
         int | None, typer.Option(help=f"Requests that one instance runs at once; default: {_POLICY.slots}.")
     ] = None,
     max_instances: Annotated[int | None, typer.Option(help=f"Most instances; default: {_POLICY.max_instances}.")] = None,
+    scale_ahead: Annotated[
+        bool | None,
+        typer.Option(
+            "--scale-ahead/--no-scale-ahead",
+            help="Start more before a rise needs them: shorter waits, more memory; default: where prices are snappy.",
+        ),
+    ] = None,
     min_ready: Annotated[
         int | None, typer.Option(help=f"Instances that never leave ready; default: {_POLICY.min_ready}.")
     ] = None,
@@ -154,6 +162,7 @@ def create(
         "wait_price": wait_price,
         "slots": slots,
         "max_instances": max_instances,
+        "scale_ahead": scale_ahead,
         "min_ready": min_ready,
         "max_cold_wait": max_cold_wait,
         "schedules": schedule or None,
@@ -350,7 +359,7 @@ def _schedules(value: Any) -> str:
 # Of a policy's fields those that are no durations.
 _TOLD: Final[Mapping[str, Callable[[Any], str]]] = {
     "schedules": _schedules,
-    "isolate": lambda value: "yes" if value else "no",
+    **dict.fromkeys(("isolate", "scale_ahead"), lambda value: "yes" if value else "no"),
     "queue_bytes": lambda value: size(int(value)),
     "wait_price": lambda value: f"{value:g} GB·s a second",
     **dict.fromkeys(("min_ready", "max_instances", "slots", "queue_requests", "scale_out_at", "price_preset"), str),

@@ -59,6 +59,9 @@ class ScalePolicy(Value):
         default=None, gt=0, description="requests at once for each instance above which another one is wanted; None: slots"
     )
     scale_in_after: Seconds = 60.0
+    scale_ahead: bool | None = Field(
+        default=None, description="instances climb before a rise needs them; None: where the prices are snappy"
+    )
     max_cold_wait: Seconds = 50.0
     activation_limit: Seconds = Field(default=180.0, description="limit of one climb without progress")
     drain_limit: Seconds = 300.0

@@ -89,20 +89,10 @@ class Account:
             metrics.COMPLETION_TOKENS.labels(*place, label).inc(completion)
             metrics.BILLED_REQUESTS.labels(*place, "whole" if whole else "partial").inc(requests)
 
-    def waited(self, seconds: float, rung: Rung) -> None:
-        """Note the time from arrival to dispatch."""
-        if not self.closed:
-            (self._waits.get(rung) or self._child(self._waits, metrics.QUEUE_WAIT, rung)).observe(seconds)
-
     def first_byte(self, seconds: float, rung: Rung) -> None:
         """Note the time from arrival to the first byte of the answer."""
         if not self.closed:
             (self._first_bytes.get(rung) or self._child(self._first_bytes, metrics.FIRST_BYTE, rung)).observe(seconds)
-
-    def lasted(self, seconds: float, rung: Rung) -> None:
-        """Note the time from arrival to the last byte."""
-        if not self.closed:
-            (self._durations.get(rung) or self._child(self._durations, metrics.DURATION, rung)).observe(seconds)
 
     def _child(self, children: dict[Rung, Histogram], histogram: Histogram, rung: Rung) -> Histogram:
         child = children[rung] = histogram.labels(self.tenant, self.endpoint, rung.label)

@@ -32,7 +32,7 @@ from standby.gateway.outlook import Outlook
 from standby.gateway.ready_instances import ReadyInstance, ReadyInstances
 from standby.gateway.results import Result
 from standby.gateway.tally import Speaker, Tally, demands_of
-from standby.gateway.waiting_room import AllRooms, Lane, Waiter, WaitingRoom, Wish
+from standby.gateway.waiting_room import AllRooms, Lane, PassedOver, Waiter, WaitingRoom, Wish
 
 FULL_PAUSE_S = 0.02
 CONNECT_PAUSE_S = 1.0
@@ -375,16 +375,17 @@ class Desk:
         before = self._room.total.requests
         if not before:
             return
-        passed: set[tuple[Priority, Lane]] = set()
+        passed: PassedOver | None = None
         now = self.monotonic()
         while self.queued and self._instances.has_room:
-            chosen = self._room.next(now, passed)
+            chosen = self._room.next(now, passed or ())
             if chosen is None:
                 break
             waiter, reason = chosen.waiter, f"{chosen.waiter.admitted}; {chosen.reason}"
             grant = self._choose(now, waiter.wish, reason)
             if grant is None:
-                passed.add((waiter.wish.priority, waiter.lane))
+                passed = passed or PassedOver(self._instances.usable)
+                passed.add(waiter)
                 continue
             self._room.take(chosen)
             self._tally.wanted(waiter.lane.backend, now)

@@ -31,7 +31,7 @@ from standby.gateway.desk import Desk, Grant
 from standby.gateway.http import ClientGone
 from standby.gateway.poison import REFUSED_FOR_S, Standing, Verdict
 from standby.gateway.poison_guard import PoisonGuard
-from standby.gateway.relay import AnswerCutOff, DoorClient, OutcomeKind, RelayOutcome, RelayRequest
+from standby.gateway.relay import AnswerCutOff, DoorClient, NotSent, OutcomeKind, RelayOutcome, RelayRequest
 from standby.gateway.results import Result, ResultKind
 from standby.gateway.tiers import DECLINABLE, NOT_STARTED, Setback, Step, next_step
 from standby.gateway.traces import Traces, attempt_of
@@ -191,7 +191,7 @@ class Dispatcher:
             try:
                 outcome = await self.doors.relay(request, work.meter, extra_headers=extra)
             except BaseException as error:
-                work.meter.asked = True
+                work.meter.asked = work.meter.asked or not isinstance(error, NotSent)
                 kind, words = self._ended_by(error, course)
                 if kind is ResultKind.ENGINE:
                     self.guard.faulty(work, grant, read=True)

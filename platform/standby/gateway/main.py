@@ -86,6 +86,8 @@ async def _run(settings: GatewaySettings, bus_settings: BusSettings) -> None:
             await server.serve(sockets=[listener])
             closing.reschedule(loop.time() + CLOSE_S)
     except TimeoutError:
+        if not closing.expired():
+            raise
         _log.warning("left without having put everything away within %g s", CLOSE_S)
 
 

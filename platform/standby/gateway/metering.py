@@ -26,7 +26,7 @@ MAX_REASON: Final = 1000
 
 # Inside a JSON string a quote is escaped, so none of these can be part of a generated text.
 _USAGE: Final = b'"usage"'
-_ERROR: Final = b'{"error"'
+_ERROR: Final = b'"error"'
 _END: Final = b"\n\n"
 _ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _DONE: Final = b"[DONE]"
@@ -129,9 +129,10 @@ class Meter:
         data = self._held + data
         cut = _last_end(data)
         whole, self._held = data[:cut], data[cut:]
-        if len(self._held) > MAX_HELD:
-            whole, self._held = data, b""
         kept, failure = self._kept(whole)
+        if failure is None and len(self._held) > MAX_HELD:
+            self._count(self._held)
+            kept, self._held = kept + self._held, b""
         if failure is None and not more:
             failure = self._ending()
             if failure is None:
@@ -145,7 +146,7 @@ class Meter:
 
     def _kept(self, whole: bytes) -> tuple[bytes, str | None]:
         """Return what of these events goes on, and what the engine's own error says, if there is one among them."""
-        if _USAGE not in whole and b'"error"' not in whole:
+        if _USAGE not in whole and _ERROR not in whole:
             self._count(whole)
             return whole, None
         kept: list[bytes] = []

@@ -286,9 +286,7 @@ class ReadyInstances:
         reason = f"probe: every instance is broken, and this one comes first ({ready.breaker.reason})"
         return Choice(ready.record.id, reason, None, label, True)
 
-    def _tokens(
-        self, ask: Ask, views: list[BackendView], priority: Priority = Priority.NORMAL, output: float = 0.0
-    ) -> TokenCount:
+    def _tokens(self, ask: Ask, views: list[BackendView], priority: Priority, output: float) -> TokenCount:
         """Count the prompt's tokens where that can change the choice, and a tokenizer is there; else estimate."""
         undecided = not bytes_decide(views, ask.prompt_bytes, output, self._traffic, priority)
         counted = self._count(ask) if undecided and self._count is not None else None

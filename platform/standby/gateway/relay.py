@@ -15,11 +15,15 @@ from standby.gateway.client_watch import ClientWatch
 from standby.gateway.door_client import DoorPools, OutcomeKind, RelayOutcome, RelayRequest
 from standby.gateway.relay_attempt import Attempt, Receive, Send
 
-__all__ = ["AnswerCutOff", "DoorClient", "OutcomeKind", "RelayOutcome", "RelayRequest"]
+__all__ = ["AnswerCutOff", "DoorClient", "NotSent", "OutcomeKind", "RelayOutcome", "RelayRequest"]
 
 
 class AnswerCutOff(asyncio.CancelledError):
     """The attempt was cancelled after its first byte had gone to the client; an event stream got its error event."""
+
+
+class NotSent(asyncio.CancelledError):
+    """The attempt was cancelled while it connected: no door has got anything of the request."""
 
 
 class DoorClient(DoorPools):
@@ -49,6 +53,8 @@ class DoorClient(DoorPools):
         except asyncio.CancelledError:
             if attempt.cut_off("the gateway ended the request"):
                 raise AnswerCutOff from None
+            if not attempt.sent:
+                raise NotSent from None
             raise
         finally:
             attempt.close()

@@ -132,6 +132,11 @@ class Attempt:
             self.close()
             self._end(_Ending(OutcomeKind.CLIENT_GONE, "the client closed its connection", saw=True))
 
+    @property
+    def sent(self) -> bool:
+        """Whether a door has got anything of the request, as far as an attempt without an outcome goes."""
+        return self._retried or self._connection is not None
+
     def cut_off(self, reason: str) -> bool:
         """End an answer that has begun in the honest way; False when the client has not got anything yet."""
         if self._first_byte_at is None:
@@ -209,7 +214,7 @@ class Attempt:
         self._connection = None
         if self._refused is not None:
             self._end(self._refused)
-        elif connection is not None and self._was_stale(connection):
+        elif connection is not None and not self._turn.done() and self._was_stale(connection):
             self._retried = True
             # An engine that has got the first one after all must not meet its id again (field case B34).
             self._request = self._request._replace(request_id=f"{self._request.request_id}.again")

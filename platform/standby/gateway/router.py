@@ -20,6 +20,7 @@ _PRESSED: Final = 2.0
 _TRIED: Final = 4.0
 
 _HOME_FACTOR: Final = 1.25
+_MAX_NAME: Final = 80
 _MASK: Final = (1 << 64) - 1
 _NOBODY: Final[frozenset[str]] = frozenset()
 
@@ -160,7 +161,7 @@ def _nobody(candidates: Sequence[Candidate], now: float, adapter: str | None) ->
     """Say why nobody can, and when the first one may be able to again."""
     able = [one for one in candidates if adapter is None or adapter in one.adapters]
     if not able and candidates:
-        return Choice(None, f"none of {len(candidates)} instances has loaded the adapter {adapter!r}")
+        return Choice(None, f"none of {len(candidates)} instances has loaded the adapter {str(adapter)[:_MAX_NAME]!r}")
     full = sum(one.outstanding >= one.slots for one in able)
     moments = [one.blocked_until for one in able if one.outstanding < one.slots and one.blocked_until > now]
     shut = [one.permit for one in able if one.permit is not None and not one.permit.allowed]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from tokenizers import Tokenizer
 
@@ -22,6 +23,7 @@ from standby.artifacts.contents import patiently
 from standby.artifacts.credentials import Credentials
 from standby.artifacts.sources import open_source
 from standby.artifacts.stored_keys import not_stored, unseal_keys
+from standby.artifacts.tokenizer_json import json_tokenizer
 from standby.bus.tables import Table
 from standby.domain.access import StoredCredential
 from standby.domain.ask import Ask
@@ -73,6 +75,8 @@ class PromptTokens:
     monotonic: Callable[[], float]
     _kept: OrderedDict[str, _Kept] = field(default_factory=OrderedDict)
     _counts: OrderedDict[tuple[str, int, int], TokenCount] = field(default_factory=OrderedDict)
+    # By the request: one that waits is looked at often, and each time its text would have to be read out of its body.
+    _asked: WeakKeyDictionary[Callable[[], str], tuple[str, TokenCount]] = field(default_factory=WeakKeyDictionary)
     _loading: dict[str, asyncio.Task[None]] = field(default_factory=dict)
 
     def counter(self, model: Model) -> TokenCounter | None:
@@ -92,6 +96,9 @@ class PromptTokens:
 
     def _count(self, place: _Place, ask: Ask) -> TokenCount | None:
         digest = place.manifest.digest
+        known = self._asked.get(ask.prompt)
+        if known is not None and known[0] == digest:
+            return known[1]
         tokenizer = self._tokenizer(digest, place)
         if tokenizer is None:
             return None
@@ -99,9 +106,15 @@ class PromptTokens:
         named = (digest, hash(text), len(text))
         found = self._counts.get(named)
         if found is None:
-            found = self._counts[named] = count(tokenizer, text)
+            found = _try_count(tokenizer, text)
+            if found is None:
+                _unusable(place.manifest)
+                self._kept[digest] = _Kept(None, 0)
+                return None
+            self._counts[named] = found
             if len(self._counts) > KEPT_COUNTS:
                 self._counts.popitem(last=False)
+        self._asked[ask.prompt] = (digest, found)
         return found
 
     def _tokenizer(self, digest: str, place: _Place) -> Tokenizer | None:
@@ -119,7 +132,8 @@ class PromptTokens:
         found = _Kept(None, 0)
         try:
             keys = await self._keys(place)
-            found = _Kept(await asyncio.to_thread(read_tokenizer, place.manifest, place.ref, keys), place.ref.size)
+            tokenizer = await asyncio.to_thread(read_tokenizer, place.manifest, place.ref, keys)
+            found = _Kept(tokenizer, 0 if tokenizer is None else place.ref.size)
         except StandbyError as error:
             found.retry_at = self.monotonic() + RETRY_S
             _log.warning(
@@ -163,13 +177,18 @@ def read_tokenizer(manifest: Manifest, ref: ObjectRef, keys: Credentials | None)
         return patiently(source, ref, offset, length)
 
     if ref.path.lower().endswith(".gguf"):
-        return gguf_tokenizer(read, ref.size)
-    content = read(0, ref.size)
+        make = partial(gguf_tokenizer, read, ref.size)
+    else:
+        make = partial(json_tokenizer, read(0, ref.size))
     try:
-        return Tokenizer.from_buffer(content)
-    except Exception:  # noqa: BLE001 # the library raises bare Exceptions, for whatever is wrong with the file
-        _log.warning("a tokenizer.json cannot be used: prompts are estimated", extra={"source": manifest.source_uri})
-        return None
+        found = make()
+    except (StandbyError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 # bare Exceptions, and panics, which are not even those, whatever is wrong with the file
+        found = None
+    if found is None:
+        _unusable(manifest)
+    return found
 
 
 def count(tokenizer: Tokenizer, text: str) -> TokenCount:
@@ -179,6 +198,20 @@ def count(tokenizer: Tokenizer, text: str) -> TokenCount:
     if len(text) <= LONGEST:
         return TokenCount(counted, estimated=False)
     return TokenCount(round(counted * len(text) / LONGEST), estimated=True)
+
+
+def _try_count(tokenizer: Tokenizer, text: str) -> TokenCount | None:
+    """Return the tokens; None where the tokenizer fails at the text, as one that has no token for what it does not know."""
+    try:
+        return count(tokenizer, text)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # noqa: BLE001 # as above
+        return None
+
+
+def _unusable(manifest: Manifest) -> None:
+    _log.warning("a tokenizer cannot be used: prompts are estimated", extra={"source": manifest.source_uri})
 
 
 def _first(manifests: Iterable[Manifest], suits: Callable[[ObjectRef], bool]) -> tuple[Manifest, ObjectRef] | None:

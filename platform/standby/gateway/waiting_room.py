@@ -23,8 +23,11 @@ from standby.gateway.fairness import Standing, after_turn, next_turn
 if TYPE_CHECKING:
     from standby.gateway.desk import Desk
     from standby.gateway.grants import Grant
+    from standby.gateway.ready_instance import ReadyInstance
 
 _USUAL: Final = PriorityPolicy()
+# Stands for every adapter that no instance has loaded; none has this name.
+_NOWHERE: Final = ""
 
 
 @dataclass(slots=True)
@@ -73,6 +76,34 @@ class Waiter:
     lane: Lane
     admitted: str = ""
     place: int = 0
+
+
+class PassedOver:
+    """Lanes whose heads have found no instance, each with all of its priority for whom the same ones come into question now.
+
+    Callers may name instances and adapters that are not there: whoever names one speaks for all who do, however many lanes
+    they make.
+    """
+
+    def __init__(self, ready: Mapping[str, ReadyInstance]) -> None:
+        self._ready = ready
+        self._adapters = frozenset(adapter for one in ready.values() for adapter in one.record.adapters)
+        self._kinds: set[tuple[Priority, Lane]] = set()
+
+    def add(self, head: Waiter) -> None:
+        """The head of a lane has found none."""
+        self._kinds.add((head.wish.priority, self._kind(head.lane)))
+
+    def __contains__(self, place: object) -> bool:
+        return isinstance(place, tuple) and (place[0], self._kind(place[1])) in self._kinds
+
+    def _kind(self, lane: Lane) -> Lane:
+        wanted, backend, adapter = lane
+        if wanted not in self._ready:
+            wanted = None
+        if adapter is not None and adapter not in self._adapters:
+            adapter = _NOWHERE
+        return Lane(wanted, backend, adapter)
 
 
 class Next(NamedTuple):

@@ -104,6 +104,18 @@ async def test_the_zygote_rung_is_configured_shown_and_waited_for(control: Contr
     assert "zygote: a pre-imported vllm process forks it" in listed.stdout
 
 
+async def test_scaling_ahead_is_chosen_and_shown(control: Control) -> None:
+    await control.register()
+    for name, words in (("silent", ()), ("on", ("--scale-ahead",)), ("off", ("--no-scale-ahead",))):
+        made = await standby(control, "endpoints", "create", name, "--model", "smol", "--max-instances", "3", *words)
+        assert made.exit_code == 0, made.output
+    told = {"silent": "where prices are snappy", "on": "yes", "off": "no"}
+    for name, value in told.items():
+        shown = await standby(control, "endpoints", "show", name)
+        (line,) = [line for line in shown.stdout.splitlines() if "scale_ahead" in line]
+        assert line.split("scale_ahead")[1].strip() == value
+
+
 async def test_json_is_what_the_api_says(control: Control) -> None:
     await control.register()
     await control.create()

@@ -60,6 +60,14 @@ async def test_a_request_is_found_on_whichever_gateway_it_was(control: Control) 
         assert narrowed.json() == {"requests": []}
 
 
+async def test_of_several_requests_that_a_caller_named_alike_the_newest_is_shown(control: Control) -> None:
+    async with two_gateways(control) as (here, there):
+        here.traces.add(a_trace("a-1", tenant=ONE, at=1.0, echoed=b"mine"))
+        there.traces.add(a_trace("b-1", tenant=ONE, at=2.0, echoed=b"mine"))
+        assert (await control.call("one", "GET", "/api/v1/requests/mine")).json()["id"] == "b-1"
+        assert (await control.call("one", "GET", "/api/v1/requests/a-1")).json()["id"] == "a-1"
+
+
 async def test_another_tenants_request_does_not_exist(control: Control) -> None:
     async with two_gateways(control) as (here, there):
         here.traces.add(a_trace("a-1", tenant=ONE))

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from standby.gateway.metering import Usage
+from standby.wire.connection import WireConnection
+from standby.wire.pool import ConnectionPool
 from support.door_rig import Rig
 from support.gateway_rig import GatewayRig, gateway_rig, wake
 from support.openai_streams import event, tokens_then
@@ -66,6 +68,24 @@ async def test_while_it_is_queued(rig: Rig, path: str, stream: bool) -> None:
         wake(gateway.desk, rig)
         await asyncio.sleep(0.05)
         assert rig.engine.begun == 0
+
+
+async def test_while_the_gateway_still_connects_to_the_door(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine was asked of anything, so nothing was used."""
+    connecting = asyncio.Event()
+
+    async def never(_pool: ConnectionPool) -> WireConnection:
+        connecting.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    monkeypatch.setattr(ConnectionPool, "connect", never)
+    async with gateway_rig(rig) as gateway:
+        client = await asked(gateway, PATHS["openai"], stream=True)
+        await connecting.wait()
+        client.abort()
+        await over(gateway)
+        assert gateway.accounts.used == [(Usage(0, 0, estimated=False), False)]
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from standby.domain.events import DecisionMade
 from standby.domain.instance import InstanceState, Rung
 from standby.domain.model import EngineKind
 from standby.domain.names import key
-from standby.domain.node import Device, DeviceKind
+from standby.domain.node import Device, DeviceKind, MemoryLedger
 from support import played
 from support.cluster import GIB, TENANT, Cluster, make_model, make_node
 from support.played import START, ask_once, live_cluster, live_moves
@@ -176,7 +177,11 @@ def test_no_climb_beyond_the_budget_or_against_the_endpoints_own_time(share: flo
 
 
 def test_refused_climb_is_told_with_its_reason() -> None:
-    cluster = habitual(share=0.001)
+    """Its node could afford the climb if it were empty, and is not."""
+    cluster = habitual(share=0.06)
+    seen = cluster.nodes["n1"]
+    full = seen.record.model_copy(update={"memory": MemoryLedger(capacity=256 * GIB, reserved=128 * GIB)})
+    cluster.nodes["n1"] = replace(seen, record=full)
     held: list[Decision] = []
     while not held and cluster.now < START + 6 * REGULAR_S:
         cluster.run_until(cluster.now + 5.0)

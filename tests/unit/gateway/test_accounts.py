@@ -8,7 +8,7 @@ from standby.domain.ask import Ask
 from standby.domain.endpoint import ScalePolicy, Variant
 from standby.domain.instance import Rung
 from standby.gateway.accounts import Accounts
-from standby.gateway.desk import AllRooms, Desk, Route
+from standby.gateway.desk import AllRooms, Desk, Grant, Route
 from standby.gateway.metering import Meter
 from standby.sagemaker.runtime.contract import Message
 from standby.telemetry import metrics
@@ -33,8 +33,9 @@ def test_a_deleted_endpoint_has_no_series_and_its_last_requests_make_none() -> N
     account = accounts.of(desk)
     account.ended("ok")
     account.metered(a_meter(5))
-    for note in (account.waited, account.first_byte, account.lasted):
-        note(0.1, Rung.READY)
+    grant = Grant("i1", ("127.0.0.1", 1), 1, Rung.READY, None, desk, "AllTraffic")
+    account.first_byte(0.1, Rung.READY)
+    account.served(grant, 0.1, 0.2)
     accounts.refresh([desk])
     assert generate_latest(metrics.REGISTRY).count(b'endpoint="short-lived"') > 30
     desk.endpoint_removed()
@@ -42,7 +43,8 @@ def test_a_deleted_endpoint_has_no_series_and_its_last_requests_make_none() -> N
     for late in (account, accounts.of(desk)):
         late.ended("client_gone")
         late.metered(a_meter(5))
-        late.lasted(1.0, Rung.COLD)
+        late.first_byte(0.1, Rung.COLD)
+    account.served(grant, 0.1, 0.2)
     accounts.refresh([])
     assert b'endpoint="short-lived"' not in generate_latest(metrics.REGISTRY)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,9 @@ from standby.domain.priority import Priority
 from standby.domain.traffic import HybridChoice, HybridPolicy, PriorityPolicy, TrafficPolicy
 from standby.gateway.desk import AllRooms, Desk, Grant, Route
 from standby.gateway.grants import RoutePart
-from standby.gateway.ready_instances import WAKE_EVERY_S
+from standby.gateway.ready_instances import WAKE_EVERY_S, ReadyInstances
 from standby.gateway.results import Result, ResultKind
+from standby.gateway.router import Choice
 from standby.gateway.tally import MISSED_FOR_S
 from support.builders import an_endpoint, an_instance
 from support.turns import turn
@@ -351,3 +353,34 @@ async def test_ten_thousand_wait_and_leave_and_every_slot_goes_to_one_who_is_the
             order.append(one)
     assert order == stay
     assert (rig.desk.queued, rig.desk.granted, rig.rooms.body_bytes) == (0, 0, 0)
+
+
+async def test_callers_who_name_what_is_not_there_cost_no_more_for_being_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each adapter that a caller makes up is a lane of its own: all of them are answered by one look at the instances."""
+    rig = Rig()
+    rig.ready(slots=2, adapters=("known",))
+    holding = [await rig.ask(ask=Ask(adapter="known")) for _ in range(2)]
+    waiting = [rig.ask(ask=Ask(adapter=f"made-up-{number}")) for number in range(300)]
+    served = rig.ask(ask=Ask(adapter="known"))
+    await turn()
+    looks: list[Ask] = []
+    choose = ReadyInstances.choose
+
+    def counted(self: ReadyInstances, now: float, wanted: str | None, ask: Ask, *rest: Any) -> Choice:
+        looks.append(ask)
+        return choose(self, now, wanted, ask, *rest)
+
+    monkeypatch.setattr(ReadyInstances, "choose", counted)
+    rig.end(holding.pop(), 1.0)
+    await turn()
+    assert served.result().instance == "i1", "those before it keep back only themselves"
+    assert len(looks) == 2
+    rig.ready(slots=2, adapters=("known", "made-up-7"))
+    rig.end(holding.pop(), 1.0)
+    await turn()
+    assert [number for number, task in enumerate(waiting) if task.done()] == [7]
+    assert rig.desk.queued == 299
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    assert (rig.desk.queued, rig.rooms.body_bytes) == (0, 0)

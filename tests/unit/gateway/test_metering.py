@@ -95,6 +95,26 @@ async def test_an_endless_event_is_not_kept() -> None:
     assert len(wire.body) > MAX_HELD
 
 
+@pytest.mark.parametrize("word", ["usage", "error"])
+async def test_a_huge_event_loses_nothing(word: str) -> None:
+    """Log probabilities of a long prompt are larger than what is kept, and have every word in them."""
+    huge = token("x", logprobs=[{"token": word, "logprob": -0.5}] * (MAX_HELD // 20))
+    sent = token("a") + huge + token("c", "stop") + DONE
+    size = 300_000
+    wire = Wire(STREAM)
+    await wire.take(*(sent[at : at + size] for at in range(0, len(sent), size)))
+    assert wire.body == sent
+
+
+@pytest.mark.parametrize("size", [7, 10_000])
+async def test_an_engines_error_is_found_wherever_it_stands(size: int) -> None:
+    sent = token("a") + b'data: {"id": "1", "error": {"message": "out of memory"}}\n\n' + DONE
+    wire = Wire(STREAM)
+    with pytest.raises(AnswerBroken, match="out of memory"):
+        await wire.take(*(sent[at : at + size] for at in range(0, len(sent), size)), b"")
+    assert wire.body == token("a")
+
+
 async def test_usage_in_every_chunk_goes_on_untouched() -> None:
     """Where an engine tells it all the time, only the chunk that is nothing but usage is kept back."""
     running = token("a", usage={**USAGE, "completion_tokens": 1}) + token("b", "stop", usage=None)

@@ -11,6 +11,7 @@ import gguf
 import pytest
 from tokenizers import Tokenizer
 
+from standby.artifacts.bpe import bpe_tokenizer
 from standby.artifacts.credentials import Credentials
 from standby.artifacts.files import FileSource
 from standby.artifacts.inspection import inspect
@@ -174,6 +175,97 @@ async def test_a_broken_tokenizer_json_is_none(tmp_path: Path, content: bytes) -
     (ref,) = await FileSource(tmp_path, SourceOptions()).list()
     manifest = Manifest(source_uri=f"{tmp_path.as_uri()}/", format=a_manifest().format, objects=(ref,))
     assert tokens.read_tokenizer(manifest, ref, None) is None
+
+
+async def _of_json(folder: Path, content: dict[str, Any]) -> Model:
+    (folder / "tokenizer.json").write_text(json.dumps(content))
+    listed = await FileSource(folder, SourceOptions()).list()
+    return a_model(manifest=Manifest(source_uri=f"{folder.as_uri()}/", format=a_manifest().format, objects=tuple(listed)))
+
+
+_BPE = {"type": "BPE", "vocab": {"a": 0, "b": 1, "[UNK]": 2}, "merges": [], "unk_token": "[UNK]"}
+
+
+def _split(pattern: str) -> dict[str, Any]:
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+
+
+def _replaced(by: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": "a"}, "content": by}
+
+
+async def test_a_tokenizer_that_fails_at_a_text_is_not_asked_again(tmp_path: Path) -> None:
+    """It has no token for what it does not know."""
+    model = await _of_json(tmp_path, {"model": {**_BPE, "vocab": {"a": 0}}})
+    counting = _counter()
+    counter = await _loaded(counting, model)
+    assert counter(_ask("aa")) == TokenCount(2, False)
+    assert counter(_ask("unheard of")) is None
+    assert counter(_ask("aa again")) is None
+    assert not counting._loading
+
+
+@pytest.mark.parametrize(
+    ("changes", "counts"),
+    [
+        ({}, True),
+        ({"pre_tokenizer": _split(r"\p{N}{1,3}")}, True),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [_split(r"\p{N}"), {"type": "WhitespaceSplit"}]}}, True),
+        ({"pre_tokenizer": _split("(a+)+$")}, False),
+        ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [_split("(a+)+$")]}}, False),
+        ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "_"}, _replaced("b")]}}, True),
+        ({"normalizer": _replaced("b" * 20_000)}, False),
+        ({"normalizer": {"type": "Sequence", "normalizers": [_replaced("a" * 10)] * 8}}, False),
+        ({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}}, False),
+        ({"model": {**_BPE, "continuing_subword_prefix": "#" * 20_000}}, False),
+    ],
+)
+async def test_only_what_grows_with_the_text_alone_counts(tmp_path: Path, changes: dict[str, Any], counts: bool) -> None:
+    """A pattern could take minutes for a short text, and a replacement make gigabytes of it, in everybody's gateway."""
+    counter = await _loaded(_counter(), await _of_json(tmp_path, {"model": _BPE, **changes}))
+    assert (counter(_ask("bbb")) is not None) is counts
+
+
+async def test_a_tokenizers_own_limits_do_not_count(tmp_path: Path) -> None:
+    """Nor does its padding: both are for training."""
+    limits = {
+        "truncation": {"max_length": 2, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
+        "padding": {
+            "strategy": {"Fixed": 9},
+            "direction": "Right",
+            "pad_to_multiple_of": None,
+            "pad_id": 0,
+            "pad_type_id": 0,
+            "pad_token": "a",
+        },
+    }
+    counter = await _loaded(_counter(), await _of_json(tmp_path, {"model": _BPE, **limits}))
+    assert counter(_ask("abab")) == TokenCount(4, False)
+
+
+async def test_a_gguf_whose_merges_make_no_token_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(a_gguf())
+    model = a_model(manifest=await inspect(path.as_uri(), SourceOptions()))
+    monkeypatch.setattr(tokens, "gguf_tokenizer", lambda _read, _size: bpe_tokenizer(["a"], ["x y"], [], split="gpt-2"))
+    counting = _counter()
+    counter = await _loaded(counting, model)
+    assert counter(_ask("hello")) is None
+    assert not counting._loading
+
+
+async def test_a_request_that_waits_is_read_once() -> None:
+    reads = 0
+
+    def prompt() -> str:
+        nonlocal reads
+        reads += 1
+        return "hello"
+
+    ask = Ask(prompt_bytes=5, prompt=prompt)
+    counter = await _loaded(_counter(), await _real_model())
+    assert [counter(ask) for _ in range(3)] == [TokenCount(1, False)] * 3
+    assert reads == 1
 
 
 def test_neither_an_archive_nor_a_huge_file_is_read() -> None:

@@ -80,6 +80,8 @@ def test_prompts_that_begin_alike_have_one_prefix() -> None:
         ({"prompt": "", "max_tokens": None}, None),
         ({"prompt": "", "max_tokens": "5"}, None),
         ({"prompt": "", "max_tokens": True}, None),
+        ({"prompt": "", "max_tokens": -1}, None),
+        ({"prompt": "", "max_tokens": 10**400}, None),
     ],
 )
 def test_the_limit_of_the_answer(payload: dict[str, Any], limit: int | None) -> None:

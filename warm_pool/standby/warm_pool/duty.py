@@ -51,6 +51,7 @@ class Duty:
     assignments: Callable[[], Mapping[str, Entry[Assignment]]] = field(default=lambda: MappingProxyType({}))
     kept: KeptMode = field(init=False)
     leaving: bool = False
+    _orders: asyncio.Lock = field(default_factory=asyncio.Lock)
     _emptying: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
@@ -83,27 +84,18 @@ class Duty:
         return (await self.carry_out(order)).encode()
 
     async def carry_out(self, order: NodeOrder) -> NodeAnswer:
-        """Do what ``order`` says; a drain goes on after the answer."""
-        changed = False
-        if not self.leaving:
-            match order.action:
-                case NodeAction.CORDON:
-                    changed = self.kept.mode is NodeMode.OPEN and await self._become(NodeMode.CORDONED, order.by)
-                case NodeAction.DRAIN:
-                    changed = not self.kept.mode.sheds and await self._become(NodeMode.DRAINING, order.by)
-                case NodeAction.UNCORDON:
-                    changed = self.kept.mode is not NodeMode.OPEN and await self._become(NodeMode.OPEN, order.by)
-                case _:
-                    assert_never(order.action)
-        return NodeAnswer(
-            node=self.node,
-            action=order.action,
-            mode=self.mode,
-            reason=self.reason,
-            changed=changed,
-            instances=len(self.agent.instances),
-            in_flight=in_flight(self.agent),
-        )
+        """Do what ``order`` says, one order after the other; a drain goes on after the answer."""
+        async with self._orders:
+            changed = not self.leaving and await self._carry_out(order)
+            return NodeAnswer(
+                node=self.node,
+                action=order.action,
+                mode=self.mode,
+                reason=self.reason,
+                changed=changed,
+                instances=len(self.agent.instances),
+                in_flight=in_flight(self.agent),
+            )
 
     def leave(self) -> None:
         """The agent is about to end: say so at once, so that the controller places elsewhere."""
@@ -114,16 +106,30 @@ class Duty:
         """Follow a drain no longer; what it has begun goes on with the agent."""
         await tasks.end([] if self._emptying is None else [self._emptying])
 
+    async def _carry_out(self, order: NodeOrder) -> bool:
+        """Return whether it has changed anything."""
+        match order.action:
+            case NodeAction.CORDON:
+                return self.kept.mode is NodeMode.OPEN and await self._become(NodeMode.CORDONED, order.by)
+            case NodeAction.DRAIN:
+                return not self.kept.mode.sheds and await self._become(NodeMode.DRAINING, order.by)
+            case NodeAction.UNCORDON:
+                return self.kept.mode is not NodeMode.OPEN and await self._become(NodeMode.OPEN, order.by)
+            case _:
+                assert_never(order.action)
+
     async def _become(self, mode: NodeMode, by: str) -> bool:
         _log.warning("the node becomes %s, says %s", mode, by)
         self.kept = KeptMode(mode=mode, reason="" if mode is NodeMode.OPEN else f"by {by}")
         if mode is NodeMode.DRAINING:
             # Before anything is written: what is asked for from here on waits at the gateways.
             self._empty()
+        elif mode is NodeMode.OPEN:
+            # Before anything is waited for: a drain that ends in this moment would have the last word.
+            await self.stop()
         self.told()
         await asyncio.to_thread(write_kept, self.file, self.kept)
         if mode is NodeMode.OPEN:
-            await self.stop()
             self.agent.take_again(self.assignments())
         return True
 
@@ -131,11 +137,11 @@ class Duty:
         self._emptying = asyncio.create_task(self._until_empty(), name="drain the node")
 
     async def _until_empty(self) -> None:
+        """Not written down: an agent that begins as a draining one is soon drained, and orders alone write the file."""
         await say_progress(self.agent, asyncio.ensure_future(self.agent.wind_down()))
         self.kept = KeptMode(mode=NodeMode.DRAINED, reason=self.kept.reason)
         _log.warning("drained: nothing is left on this node")
         self.told()
-        await asyncio.to_thread(write_kept, self.file, self.kept)
 
 
 def in_flight(agent: Agent) -> int:

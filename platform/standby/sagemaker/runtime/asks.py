@@ -21,6 +21,8 @@ PRIORITY_HEADER: Final = b"x-standby-priority"
 PREFIX_BYTES: Final = 256
 # What a prompt of token numbers counts for each of them.
 BYTES_PER_TOKEN: Final = 4
+# A limit above this is none: JSON's numbers have any size, a float has not. Nor is one below 0.
+MOST_TOKENS: Final = 1 << 31
 
 _WISHES: Final[Mapping[bytes, Priority]] = {priority.value.encode(): priority for priority in Priority}
 _ASK_FOR_USAGE: Final = b',"stream_options":{"include_usage":true}}'
@@ -50,8 +52,8 @@ def adapter_in(model: object, served_name: str) -> str | None:
 def ask_of(payload: Mapping[str, Any], body: bytes, *, wished: Priority | None = None, adapter: str | None = None) -> Ask:
     """Return the facts of a body in any of the three forms; ``payload`` is its JSON.
 
-    What is of the wrong type counts as absent: it is for the engine to refuse. ``wants_usage`` is true also of streams that
-    are written anew from the engine's (``inputs``), since that takes its usage.
+    What is of the wrong type or size counts as absent: it is for the engine to refuse. ``wants_usage`` is true also of
+    streams that are written anew from the engine's (``inputs``), since that takes its usage.
     """
     parameters, inputs = payload, False
     if "messages" in payload:
@@ -67,7 +69,7 @@ def ask_of(payload: Mapping[str, Any], body: bytes, *, wished: Priority | None =
     limit = parameters.get("max_tokens")
     if limit is None:
         limit = parameters.get("max_new_tokens" if inputs else "max_completion_tokens")
-    if not isinstance(limit, int) or limit is True:
+    if not isinstance(limit, int) or limit is True or not 0 <= limit <= MOST_TOKENS:
         limit = None
     wants_usage = streams and (inputs or _usage_is_wanted(payload))
     return Ask(size, partial(prompt_in, body), prefix, limit, streams, wants_usage, adapter, wished)
