@@ -110,12 +110,18 @@ def _sort_out(draft: Draft, variants: Sequence[Served]) -> tuple[list[tuple[Serv
     for _, parts in groupby((pair for pair in of if not pair[0].coming), key=lambda pair: pair[0].variant.name):
         _scale_variant(draft, list(parts))
     live = [p for one, its in of if not one.coming for p in its]
-    _update(draft, [(one, its) for one, its in of if one.coming], live)
+    leaving = _leaving(draft)
+    _update(draft, [(one, its) for one, its in of if one.coming], [p for p in live if p.key not in leaving])
     _retire(draft, _drop_lost(draft, outdated), any(p.ready for p in live))
     # A climb that is given up because nobody asks any more lacks no memory either, and a backend that is let go fails no more.
     left = {action.key for action in draft.actions if isinstance(action, Unassign)}
     left |= _replaced(draft, live)
     return of, [p for p in live if p.key not in left or p.instance is None or not (p.instance.refused or p.part[1])]
+
+
+def _leaving(draft: Draft) -> set[str]:
+    """Return those that this plan lets go or lets fall: to an update they are up no more, now and at the next look."""
+    return {a.key for a in draft.actions if isinstance(a, Unassign) or (isinstance(a, Retarget) and a.rung < Rung.READY)}
 
 
 def _replaced(draft: Draft, live: Sequence[Placed]) -> set[str]:

@@ -18,9 +18,9 @@ from standby.controller.view import ClusterView, Placed
 from standby.controller.weighing import held_gb, prices_of
 from standby.domain.endpoint import PricePreset, ScalePolicy
 
-# Below, room for chance would be negative; above, it would be for one moment in a hundred that dispersion hardly tells.
+# Below, room for chance would be negative; above, a little less waiting costs half as much device time again (docs/scaling.md).
 LEAST_LEVEL: Final = 0.5
-MOST_LEVEL: Final = 0.99
+MOST_LEVEL: Final = 0.95
 
 
 class Margin(NamedTuple):
