@@ -82,7 +82,7 @@ async def test_an_engine_that_cannot_generate_is_never_ready(there: Deployment) 
 
 async def test_a_load_outlives_its_caller_and_serves_the_next(there: Deployment) -> None:
     """Field case B11: the load is longer than keep_ready and its caller leaves; loading counts as activity."""
-    await there.endpoint("slow", knobs={"start_delay_s": 1.5}, keep_ready="0.3s", keep_asleep="0s")
+    await there.endpoint("slow", knobs={"start_delay_s": 3.0}, keep_ready="0.3s", keep_asleep="0s")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await there.invoke("slow")
