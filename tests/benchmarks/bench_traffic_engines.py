@@ -42,8 +42,6 @@ class Comparison:
 
     over_one: float
     over_two: float
-    needed_over_one: float | None
-    needed_over_two: float | None
     lines: tuple[str, ...]
 
 
@@ -72,7 +70,7 @@ def compare(folder: Path | None = None) -> Comparison:
         ),
         _verdict(published / one, published / two, needed),
     )
-    return Comparison(published / one, published / two, needed[0], needed[1], lines)
+    return Comparison(published / one, published / two, lines)
 
 
 def best_goodput(

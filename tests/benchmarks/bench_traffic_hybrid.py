@@ -126,9 +126,9 @@ async def compare(place: Up, say: Say) -> Comparison:
         alone.append(chosen)
         lines += [f"idle, {one.setup.name}{' (chosen)' * (one is chosen)}: {_told_idle(one)}" for one in tried]
     targets = {kind.name: FACTOR * min(one.idle[kind.name] for one in alone) for kind in SHARES}
-    rates = [round(load / min(one.reading_s for one in alone), 2) for load in LOADS]
-    both = Measured(pair())
     quickest = min(one.reading_s for one in alone)
+    rates = [round(load / quickest, 2) for load in LOADS]
+    both = Measured(pair())
     slow = [one for one in alone if one.reading_s > _OUT_OF_REACH * quickest]
     lines += [
         f"{one.setup.name} alone is not loaded: idle it reads for {one.reading_s / quickest:.1f} x as long" for one in slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tokenizers import Tokenizer
 
 from standby.artifacts.bpe import gguf_tokenizer
 from standby.gateway.tokens import count
@@ -20,14 +21,19 @@ PROMPTS = (
 )
 
 
-async def test_a_text_is_counted_as_the_engine_counts_it(served: Served) -> None:
-    """Of ``/v1/completions``; this model has no token that begins every text, so that both are the same."""
+def tokenizer_of(served: Served) -> Tokenizer:
+    """Return the tokenizer in the real model's file; skips where no real engine serves it."""
     if not served.case.real:
         pytest.skip("no tokenizer is behind it")
-    path = real_model_path()
-    content = path.read_bytes()
-    tokenizer = gguf_tokenizer(lambda offset, length: content[offset : offset + length], path.stat().st_size)
+    content = real_model_path().read_bytes()
+    tokenizer = gguf_tokenizer(lambda offset, length: content[offset : offset + length], len(content))
     assert tokenizer is not None
+    return tokenizer
+
+
+async def test_a_text_is_counted_as_the_engine_counts_it(served: Served) -> None:
+    """Of ``/v1/completions``; this model has no token that begins every text, so that both are the same."""
+    tokenizer = tokenizer_of(served)
     async with client(served.handle) as http:
         for prompt in PROMPTS:
             body = {"model": SERVED_NAME, "prompt": prompt, "max_tokens": 1, "temperature": 0}
@@ -37,12 +43,7 @@ async def test_a_text_is_counted_as_the_engine_counts_it(served: Served) -> None
 
 async def test_a_chat_has_the_words_of_its_template_beside_its_text(served: Served) -> None:
     """Which are not counted: the template's default system message and its marks, the same few tokens for each question."""
-    if not served.case.real:
-        pytest.skip("no tokenizer is behind it")
-    path = real_model_path()
-    content = path.read_bytes()
-    tokenizer = gguf_tokenizer(lambda offset, length: content[offset : offset + length], path.stat().st_size)
-    assert tokenizer is not None
+    tokenizer = tokenizer_of(served)
     beyond = set()
     async with client(served.handle) as http:
         for prompt in PROMPTS[:2]:

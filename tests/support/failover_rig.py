@@ -18,11 +18,11 @@ from standby.domain.model import EngineKind
 from standby.domain.traffic import TrafficPolicy
 from standby.gateway.breaker import Phase
 from standby.gateway.dispatch import Dispatcher
-from standby.gateway.relay import DoorClient, RelayOutcome, RelayRequest
-from standby.gateway.relay_attempt import Receive, Send
+from standby.gateway.relay import DoorClient
 from standby.gateway.route import RoutePart
 from standby.gateway.traces import RequestTrace
 from standby.warm_pool.door import Door, DoorLimits
+from standby.wire.pool import ConnectionPool
 from support.builders import TENANT, an_instance
 from support.door_rig import SLOTS, TOKEN, Rig
 from support.gateway_rig import GatewayRig, gateway_rig
@@ -62,16 +62,9 @@ class WatchedDoors(DoorClient):
 
     on_relay: Callable[[], None] = staticmethod(lambda: None)
 
-    async def relay(
-        self,
-        request: RelayRequest,
-        send: Send,
-        *,
-        receive: Receive | None = None,
-        extra_headers: Sequence[tuple[bytes, bytes]] = (),
-    ) -> RelayOutcome:
+    def of(self, door: tuple[str, int]) -> ConnectionPool:
         self.on_relay()
-        return await super().relay(request, send, receive=receive, extra_headers=extra_headers)
+        return super().of(door)
 
 
 @dataclass

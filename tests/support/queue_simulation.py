@@ -23,10 +23,10 @@ from standby.domain.endpoint import ScalePolicy, Variant
 from standby.domain.priority import Priority
 from standby.domain.traffic import QueueMode, TrafficPolicy
 from standby.gateway.admission import Verdict
-from standby.gateway.grants import Route
 from standby.gateway.outlook import Outlook
 from standby.gateway.ready_instances import ReadyInstances
 from standby.gateway.results import Result, ResultKind
+from standby.gateway.route import Route
 from standby.gateway.waiting_room import AllRooms, Lane, Waiter, WaitingRoom, Wish
 from support.builders import an_endpoint, an_instance
 

@@ -59,7 +59,6 @@ class Answer:
     lasted_s: float
     ended: bool
     route: str
-    prompt_tokens: int = 0
     error: str = ""
 
     @property
@@ -124,7 +123,6 @@ class Caller:
             time.monotonic() - due_at,
             reading.whole,
             reading.headers.get("x-standby-route", ""),
-            reading.prompt_tokens,
             error or reading.error,
         )
 
@@ -164,7 +162,6 @@ class _Reading:
         self.headers: dict[str, str] = {}
         self.first_at: float | None = None
         self.complete = self.whole = False
-        self.prompt_tokens = 0
         self.error = ""
         self._rest = b""
         self._parser = httptools.HttpResponseParser(self)
@@ -197,8 +194,6 @@ class _Reading:
             said = json.loads(payload)
             if "error" in said:
                 self.error = json.dumps(said["error"])[:300]
-            if usage := said.get("usage"):
-                self.prompt_tokens = usage["prompt_tokens"]
             if self.first_at is None and any(one.get("delta", {}).get("content") for one in said.get("choices", ())):
                 self.first_at = time.monotonic()
 

@@ -137,6 +137,13 @@ class ConfirmAbsent:
 Action: TypeAlias = Assign | Retarget | Unassign | MarkEndpoint | SettleUpdate | DropEndpoint | ConfirmAbsent
 
 
+def awaited(action: Action) -> bool:
+    """Whether it starts or wakes what somebody waits for; for what sinks, or climbs ahead of demand, nobody does."""
+    if isinstance(action, Retarget):
+        return action.wish is None and action.rung > action.before
+    return isinstance(action, Assign)
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
     """A decision that changes nothing and that people should still know: a hold, a halt."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
-from standby.controller.actions import Action, Decision, Retarget
+from standby.controller.actions import Action, Assign, Decision, Retarget, awaited
 from standby.controller.economics import GB
 from standby.controller.economy import Ahead
 from standby.controller.prewarm import Room, Wish, grant
@@ -39,14 +39,8 @@ def granted(view: ClusterView, actions: Sequence[Action]) -> tuple[list[Action],
 
 def _taken(actions: Iterable[Action]) -> set[str]:
     """Return the nodes on which this very plan starts something that somebody waits for."""
-    nodes = set()
-    for action in actions:
-        if isinstance(action, Retarget):
-            if action.wish is None and action.rung > action.before:
-                nodes.add(action.key.partition(".")[0])
-        elif hasattr(action, "node"):
-            nodes.add(action.node)
-    return nodes
+    climbs = (action for action in actions if awaited(action))
+    return {one.node if isinstance(one, Assign) else one.key.partition(".")[0] for one in climbs}
 
 
 def _room(node: ObservedNode, ahead: Ahead, promised: int, view: ClusterView, asked: Sequence[tuple[Retarget, Wish]]) -> Room:

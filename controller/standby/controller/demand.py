@@ -128,12 +128,15 @@ class _Book:
             return self.gaps.get(variant)
         return self.gaps.get(WHOLE) if variant is None or len(self.labels) <= 1 else None
 
-    def came(self, variant: str, at: float) -> None:
-        """Learn from a request that ended an idle time, of the whole or of its variant alone."""
+    def came(self, variant: str, at: float) -> bool:
+        """Learn from a request that ended an idle time, of the whole or of its variant alone; return whether it ended one."""
+        learned = False
         for label in (WHOLE, variant) if variant in self.parts else (WHOLE,):
             series = self.parts.get(label, self.whole) if label else self.whole
             if series.idle and series.active_at > -math.inf:
                 self.gaps.setdefault(label, GapModel()).observe(max(0.0, at - series.active_at), at)
+                learned = True
+        return learned
 
     def look_ahead(self, parts: Mapping[str, LookAhead]) -> None:
         """Learn over each part's climb how its requests cluster, and over the longest of them those of the whole."""
@@ -355,9 +358,7 @@ class DemandBook:
                 return
             if before is not None and (before.arrivals is None or demand.arrivals <= before.arrivals):
                 return
-        known = {label: model.count for label, model in book.gaps.items()}
-        book.came(variant, active_at)
-        if known != {label: model.count for label, model in book.gaps.items()}:
+        if book.came(variant, active_at):
             self._learned.add(name)
 
     def _forget(self, gateway: str) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 from typing import Final
 
+from standby.domain.endpoint import PricePreset
 from standby.domain.errors import ConfigurationError
 from standby.domain.instance import Rung
 from standby.domain.prices import Footprint, ModelPrices, Transition
@@ -21,7 +22,10 @@ _LATE_IN_WAITS: Final = 10.0
 _PERIOD_S: Final = 60.0
 _STEPS_PER_OCTAVE: Final = 4
 _RISE: Final = 2
-PRESET_NAMES: Final = ("frugal", "balanced", "snappy")
+_PRESET_WAITS: Final[Mapping[str, float]] = MappingProxyType(
+    {PricePreset.FRUGAL: 25.0, PricePreset.BALANCED: 100.0, PricePreset.SNAPPY: 400.0}
+)
+PRESET_NAMES: Final = tuple(_PRESET_WAITS)
 # What a climb from each rung is called in a node's measurements. A climb from cold is a fetch and then a start.
 _CLIMB: Final[Mapping[Rung, tuple[Transition, ...]]] = MappingProxyType(
     {
@@ -72,8 +76,7 @@ class PriceVector:
 
 def preset(name: str) -> PriceVector:
     """Return the prices called ``name``: frugal, balanced or snappy. Raises ConfigurationError for another name."""
-    waits = dict(zip(PRESET_NAMES, (25.0, 100.0, 400.0), strict=True))
-    wait = waits.get(name)
+    wait = _PRESET_WAITS.get(name)
     if wait is None:
         raise ConfigurationError(f"price preset {name!r} is not known", remedy=f"use one of {_names()}")
     return PriceVector().with_wait(wait)

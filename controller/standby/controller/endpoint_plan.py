@@ -92,7 +92,7 @@ def _scheduled(draft: Draft, variants: tuple[Served, ...]) -> tuple[Served, ...]
         draft.wake(now.wake_at)
         if now.words:
             draft.windows[one.part] = now.words
-        found.append(one if now.policy is one.variant.policy else one.with_policy(now.policy))
+        found.append(one.with_policy(now.policy))
     return tuple(found)
 
 
@@ -126,13 +126,13 @@ def _leaving(draft: Draft) -> set[str]:
 
 def _replaced(draft: Draft, live: Sequence[Placed]) -> set[str]:
     """Return those that lack memory while another one of the same part climbs elsewhere: nothing is wrong yet."""
-    lacking = [p for p in live if _lacks_memory(p)]
+    lacking = [p for p in live if p.lacks_memory]
     if not lacking:
         return set()
     coming = {p.part for p in live if p.climbing}
     coming |= {(action.variant, action.backend) for action in draft.actions if isinstance(action, Assign)}
     woken = {action.key for action in draft.actions if isinstance(action, Retarget) and action.rung is Rung.READY}
-    coming |= {p.part for p in live if p.key in woken and not _lacks_memory(p)}
+    coming |= {p.part for p in live if p.key in woken and not p.lacks_memory}
     return {p.key for p in lacking if p.part in coming}
 
 
@@ -239,7 +239,7 @@ def _scale(draft: Draft, one: Served, live: Sequence[Placed], *, in_order: bool)
     """Bring one part to its number of ready instances, and let what is idle sink."""
     up = [p for p in live if p.wants_ready]
     # What its node has no memory for is no capacity to come: another node may have it.
-    refused = [p for p in up if p.failed and p.instance is not None and p.instance.refused]
+    refused = [p for p in up if p.lacks_memory]
     sound = [p for p in up if p not in refused] if refused else up
     ahead = foresight.margin(draft.cluster, one, sound)
     capacity = _capacity(draft, one, live, sound, ahead)
@@ -293,13 +293,12 @@ def _give_up(draft: Draft, refused: Sequence[Placed]) -> None:
 
 
 def _inputs(one: Served, capacity: scaling.Capacity, count: int, now: float, ahead: foresight.Margin | None) -> Inputs:
-    demand = one.demand
     return {
         "variant": one.variant.name,
         "backend": one.backend,
-        "in_flight": demand.in_flight,
-        "queued": demand.queued,
-        "demand_valid": demand.valid,
+        "in_flight": one.demand.in_flight,
+        "queued": one.demand.queued,
+        "demand_valid": one.demand.valid,
         "current": capacity.current,
         "ready": capacity.ready,
         "desired": count,
@@ -307,13 +306,13 @@ def _inputs(one: Served, capacity: scaling.Capacity, count: int, now: float, ahe
         "min_ready": one.variant.policy.min_ready,
         "max_instances": one.variant.policy.max_instances,
         "concurrency_limit": one.variant.limit,
-        **recorded.scaled(demand, one.share, one.variant.policy, capacity, now, ahead),
+        **recorded.scaled(one.demand, one.share, one.variant.policy, capacity, now, ahead),
     }
 
 
 def _climb(draft: Draft, one: Served, live: Sequence[Placed], decision: scaling.ScaleDecision, inputs: Inputs) -> None:
     """Let instances climb; a failing endpoint gets none, so that it cannot starve others (field case B12)."""
-    if any(p.failed and not _lacks_memory(p) for p in live):
+    if any(p.failed and not p.lacks_memory for p in live):
         draft.note("hold", f"{decision.reason}, but an instance failed: its node tries again after its back-off", inputs)
         return
     if not one.coming and status.failed_for_good(draft.endpoint, one.variant.name) and not any(p.wants_ready for p in live):
@@ -323,7 +322,7 @@ def _climb(draft: Draft, one: Served, live: Sequence[Placed], decision: scaling.
             draft.wake(retry_at)
             return
     siblings = list(live)
-    for _ in range(decision.count - sum(p.wants_ready and not _lacks_memory(p) for p in live)):
+    for _ in range(decision.count - sum(p.wants_ready and not p.lacks_memory for p in live)):
         choice = placement.choose(one.variant, one.model, draft.sites, siblings, draft.tenant)
         if isinstance(choice, placement.NoFit):
             draft.note("no capacity", choice.reason, inputs)
@@ -334,11 +333,6 @@ def _climb(draft: Draft, one: Served, live: Sequence[Placed], decision: scaling.
             return
         siblings = [p for p in siblings if p is not choice.wake]
         _place(draft, one, choice, f"{decision.reason}; {choice.reason}", inputs)
-
-
-def _lacks_memory(placed: Placed) -> bool:
-    """Whether its node has had no memory for its climb for several tries: another node is asked, this one is left alone."""
-    return placed.failed and placed.wants_ready and placed.instance is not None and placed.instance.refused
 
 
 def _place(draft: Draft, one: Served, choice: placement.Choice, reason: str, inputs: Inputs) -> None:

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from standby.controller.asked import Bucket, EndpointDemand
 from standby.controller.dispersion import from_history
-from standby.controller.scaling import Capacity, ScaleDecision
+from standby.controller.scaling import Capacity, ScaleDecision, needed
 from standby.controller.scaling import desired as by_present_demand
 from standby.controller.view import NEVER
 from standby.domain.durations import format_duration
@@ -90,10 +90,10 @@ def desired(
     stay = stay_s(policy, horizon, level)
     spread = from_history(demand, horizon, now) if dispersion is None else dispersion
     seen = foresee(demand, horizon, stay, Spread(spread, level), now)
-    wanted = max(1, policy.min_ready, _instances(seen.now, share, policy))
+    wanted = max(1, policy.min_ready, needed(seen.now, share, policy))
     if wanted > current:
         return ScaleDecision(wanted, _reason(demand, seen, horizon, policy))
-    kept = max(wanted, _instances(seen.lately, share, policy))
+    kept = max(wanted, needed(seen.lately, share, policy))
     if kept >= current:
         needed_at = seen.last_above((current - 1 + 1e-9) * policy.load / share) if share > 0 else None
         # strictly later: at the very end of the stay it still counts
@@ -150,10 +150,6 @@ def foresee(demand: EndpointDemand, horizon: float, stay: float, spread: Spread,
     before = [(until, requests) for until, requests in before if until > now - stay]
     rise = here - lows[0][1]
     return Foreseen(at(here, rise), tuple(before), spread.dispersion, rise)
-
-
-def _instances(requests: float, share: float, policy: ScalePolicy) -> int:
-    return min(policy.max_instances, math.ceil(requests * share / policy.load - 1e-9))
 
 
 def _reason(demand: EndpointDemand, seen: Foreseen, horizon: float, policy: ScalePolicy) -> str:

@@ -17,7 +17,7 @@ from standby.bus.events import EventLog
 from standby.bus.subjects import ALL_BEATS, ALL_DEMAND, ALL_OUTLOOKS
 from standby.bus.subscription import Subscription
 from standby.bus.tables_set import Tables
-from standby.controller.actions import Action, Assign, Decision, Plan, Retarget
+from standby.controller.actions import Action, Decision, Plan, awaited
 from standby.controller.apply import Applied, Applier
 from standby.controller.demand import DemandBook
 from standby.controller.economy import Economy
@@ -262,7 +262,7 @@ class Controller:
     async def _write(self, actions: tuple[Action, ...], done: Applied) -> None:
         """Write ``actions`` in turn; a request at zero that arrives meanwhile goes before what nobody waits for."""
         for at, action in enumerate(actions):
-            if self._urgent and not _climbs(action):
+            if self._urgent and not awaited(action):
                 self._dirty.update(key(left.tenant, left.endpoint) for left in actions[at:])
                 self._all_dirty = True
                 break
@@ -295,9 +295,3 @@ class Controller:
         finally:
             if timer is not None:
                 timer.cancel()
-
-
-def _climbs(action: Action) -> bool:
-    if isinstance(action, Retarget) and action.wish is not None:
-        return False
-    return isinstance(action, Assign) or (isinstance(action, Retarget) and action.rung > action.before)

@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Final
 
 from standby.controller import ahead
-from standby.controller.actions import Action, Assign, ConfirmAbsent, Decision, Plan, Retarget, Unassign
+from standby.controller.actions import Action, ConfirmAbsent, Decision, Plan, Retarget, Unassign, awaited
 from standby.controller.dispersion import LookAhead
 from standby.controller.endpoint_plan import plan_one
 from standby.controller.sites import Sites
@@ -96,11 +96,10 @@ def _believable(view: ClusterView, made: Plan, now: float) -> Plan:
 
 
 def _urgency(action: Action) -> int:
-    """Somebody waits for an instance that climbs; nobody waits for one that sinks, or climbs ahead of demand."""
-    if isinstance(action, Retarget) and action.wish is not None:
-        return 2
-    climbs = isinstance(action, Assign) or (isinstance(action, Retarget) and action.rung > action.before)
-    return 0 if climbs else 1
+    """What somebody waits for first, what climbs ahead of demand last."""
+    if awaited(action):
+        return 0
+    return 2 if isinstance(action, Retarget) and action.wish is not None else 1
 
 
 def _rests_on_absence(action: Action) -> int:

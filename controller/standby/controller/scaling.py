@@ -193,7 +193,7 @@ def _in(demand: EndpointDemand, share: float, policy: ScalePolicy, current: int,
 
 def _last_needed(demand: EndpointDemand, share: float, policy: ScalePolicy, count: int, now: float) -> float | None:
     """Return when ``count`` instances were last needed; None: never as far as is remembered. They are not needed now."""
-    # as _needed: more than count - 1 full instances
+    # as needed: more than count - 1 full instances
     least = (count - 1 + 1e-9) * policy.load / share if share > 0 else math.inf
     following = now
     for start, _, high, held in reversed(demand.history):

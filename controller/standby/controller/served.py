@@ -44,7 +44,9 @@ class Served:
         return part_label(self.variant.name, self.backend)
 
     def with_policy(self, policy: ScalePolicy) -> Served:
-        """Return the same under another policy: what serves does not change by it."""
+        """Return the same under ``policy``: what serves does not change by it."""
+        if policy is self.variant.policy:
+            return self
         return replace(self, variant=self.variant.model_copy(update={"policy": policy}))
 
     def has(self, placed: Placed, generation: int) -> bool:

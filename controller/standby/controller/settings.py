@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from standby.controller.economics import HIGHEST_PRICE, PriceVector, preset
-from standby.controller.economy import Economy
+from standby.controller.economy import DEFAULT_BUDGET, Economy
 from standby.controller.prewarm import Budget
 from standby.domain.endpoint import PricePreset
 from standby.domain.settings import Settings
@@ -46,7 +46,7 @@ class ControllerSettings(Settings):
     price_disk: float | None = _price("one GB of disk for a second")
     price_wait: float | None = _price("a second that a caller waits")
     prewarm_share: float = Field(
-        default=0.1,
+        default=DEFAULT_BUDGET.share,
         ge=0,
         le=1,
         allow_inf_nan=False,

@@ -134,7 +134,7 @@ def _fall(held: Held, now: float) -> Move:
     if placed.failed:
         return Move(placed, Rung.COLD, f"it failed and nobody has asked since: {decision.reason}", inputs)
     if placed.assignment.ahead is not None and decision.rung <= placed.assignment.ahead:
-        inputs = {**inputs, **_regret(held, now, came_after_s=None)}
+        inputs = {**inputs, **_regret(placed, held.weighed, now, came_after_s=None)}
     return Move(placed, decision.rung, decision.reason, inputs)
 
 
@@ -204,23 +204,20 @@ def _wish(cluster: ClusterView, one: Served, held: Held, now: float) -> Move:
 
 
 def _told(cluster: ClusterView, one: Served, placed: Placed, now: float, came_after_s: float | None) -> Inputs:
-    held = Held(
-        placed, Rung.READY, Clocks(now, now), _weighed(cluster, one, placed, alone=True), False, KeepDecision(Rung.READY, "")
-    )
-    return _regret(held, now, came_after_s=came_after_s)
+    return _regret(placed, _weighed(cluster, one, placed, alone=True), now, came_after_s=came_after_s)
 
 
-def _regret(held: Held, now: float, *, came_after_s: float | None) -> Inputs:
+def _regret(placed: Placed, weighed: Weighing | None, now: float, *, came_after_s: float | None) -> Inputs:
     """Return what a climb ahead of demand has cost and saved, as far as its rungs are still on the ladder."""
-    before, seen, weighed = held.placed.assignment.ahead, held.placed.instance, held.weighed
+    before, seen = placed.assignment.ahead, placed.instance
     if before is None or weighed is None or seen is None:
         return {}
     known = {rung.rung: rung for rung in weighed.ladder}
     if before not in known:
         return {"ahead_from": before.label}
-    held_s = now - seen.rung_at if held.placed.settled else 0.0
+    held_s = now - seen.rung_at if placed.settled else 0.0
     # The request's time counts from the climb's begin, which took as long as a wake.
-    came = None if came_after_s is None else came_after_s + (known[before].wait_s if held.placed.settled else 0.0)
+    came = None if came_after_s is None else came_after_s + (known[before].wait_s if placed.settled else 0.0)
     after = seen.record.rung if seen.record.rung in known and seen.record.rung > before else Rung.READY
     brought = prewarm.outcome(weighed.ladder, before, after, weighed.prices, held_s=held_s, came_after_s=came)
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,12 +21,14 @@ from standby.controller.view import (
     EndpointView,
     ObservedInstance,
     ObservedNode,
+    ObservedStatus,
     Placed,
     observe_instance,
     observe_node,
+    observe_status,
 )
 from standby.domain.assignment import Assignment
-from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Failure
+from standby.domain.endpoint import Endpoint, EndpointConfig
 from standby.domain.instance import Instance, Rung
 from standby.domain.model import Model
 from standby.domain.names import key
@@ -37,6 +38,7 @@ from standby.domain.serving import labels_of
 
 EVERYTHING: Final = None
 _SHORTEST_MEMORY_S: Final = 15.0
+_NEVER_SEEN: Final = ObservedStatus()
 _GPU_STEP: Final = 64 * 1024**2
 
 
@@ -45,16 +47,6 @@ class _Assigned:
     value: Assignment
     revision: int
     since: float
-
-
-@dataclass(slots=True)
-class _StatusSeen:
-    status: EndpointStatus
-    failure: Failure | None
-    status_at: float
-    failure_at: float
-    pending: str | None
-    pending_at: float
 
 
 class ClusterState:
@@ -91,7 +83,7 @@ class ClusterState:
         self._instances: dict[str, ObservedInstance] = {}
         self._instances_of: dict[str, set[str]] = {}
         self._nodes: dict[str, ObservedNode] = {}
-        self._status: dict[str, _StatusSeen] = {}
+        self._status: dict[str, ObservedStatus] = {}
         self._own_endpoints: dict[str, Entry[Endpoint]] = {}
         self._dropped_endpoints: dict[str, int] = {}
         self.endpoints: Mirror[Endpoint] = Mirror(tables.endpoints, self._on_endpoint)
@@ -285,7 +277,7 @@ class ClusterState:
         capacities = (*record.capacities.values(), *record.pending_capacities.values())
         windows = [v.policy.scale_in_after for v in variants] + [c.scale_in_after or 0.0 for c in capacities]
         self._book.keep_window(name, max([_SHORTEST_MEMORY_S, *windows]))
-        seen = self._status.get(name)
+        seen = self._status.get(name, _NEVER_SEEN)
         return EndpointView(
             key=name,
             record=record,
@@ -296,9 +288,9 @@ class ClusterState:
             demand=self._book.demand(name),
             demands=self._book.by_variant(name, dict.fromkeys(label for v in variants for label in labels_of(v))),
             placed=tuple(self._placed(one) for one in sorted(self._by_endpoint.get(name, ()))),
-            status_at=-math.inf if seen is None else seen.status_at,
-            failure_at=-math.inf if seen is None else seen.failure_at,
-            pending_at=-math.inf if seen is None else seen.pending_at,
+            status_at=seen.status_at,
+            failure_at=seen.failure_at,
+            pending_at=seen.pending_at,
             leftover_nodes=tuple(sorted({self._instances[i].record.node for i in self._instances_of.get(name, ())})),
         )
 
@@ -385,17 +377,7 @@ class ClusterState:
             self._untaken.discard(name)
 
     def _see_status(self, name: str, record: Endpoint) -> None:
-        now = self._clock()
-        seen = self._status.get(name)
-        if seen is None:
-            self._status[name] = _StatusSeen(record.status, record.failure, now, now, record.pending_config, now)
-            return
-        if seen.status is not record.status:
-            seen.status, seen.status_at = record.status, now
-        if seen.failure != record.failure:
-            seen.failure, seen.failure_at = record.failure, now
-        if seen.pending != record.pending_config:
-            seen.pending, seen.pending_at = record.pending_config, now
+        self._status[name] = observe_status(self._status.get(name), record, self._clock())
 
 
 def _offer(node: Node) -> tuple[object, ...]:

@@ -7,11 +7,11 @@ keeps its config and tells why.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from standby.controller import scaling
 from standby.controller.actions import SettleUpdate
 from standby.controller.served import Served
 from standby.controller.status import NO_CAPACITY
@@ -61,8 +61,7 @@ def needed(served: Served, endpoint: EndpointView, now: float, *, active: bool) 
     if not active or served.share == 0:
         return policy.min_ready
     demand, share = (endpoint.demand, served.share) if served.follows is None else (served.follows, 1.0)
-    peak = demand.peak_since(now - _LOOK_BACK_S) * share
-    return max(policy.min_ready, min(policy.max_instances, max(1, math.ceil(peak / policy.load - 1e-9))))
+    return max(1, policy.min_ready, scaling.needed(demand.peak_since(now - _LOOK_BACK_S), share, policy))
 
 
 def settle(

@@ -136,6 +136,31 @@ def observe_node(before: ObservedNode | None, record: Node, now: float) -> Obser
 
 
 @dataclass(frozen=True, slots=True)
+class ObservedStatus:
+    """What an endpoint's record says of it, and when each was last seen to change."""
+
+    status: EndpointStatus | None = None
+    failure: Failure | None = None
+    pending: str | None = None
+    status_at: float = -math.inf
+    failure_at: float = -math.inf
+    pending_at: float = -math.inf
+
+
+def observe_status(before: ObservedStatus | None, record: Endpoint, now: float) -> ObservedStatus:
+    """Return what ``record`` says, with the moments at which that was last seen to change."""
+    said = (record.status, record.failure, record.pending_config)
+    if before is None:
+        return ObservedStatus(*said, now, now, now)
+    return ObservedStatus(
+        *said,
+        before.status_at if before.status is record.status else now,
+        before.failure_at if before.failure == record.failure else now,
+        before.pending_at if before.pending == record.pending_config else now,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Placed:
     """One assignment with its revision, and what its node says of the instance."""
 
@@ -166,6 +191,11 @@ class Placed:
             return record.state is InstanceState.FAILED
         # Where nobody has asked, want of memory is no failure however long it lasts.
         return seen.failed or (self.wants_ready and self.assignment.ahead is None and seen.refused)
+
+    @property
+    def lacks_memory(self) -> bool:
+        """Its node has had no memory for its climb for several tries: another node is asked, this one is left alone."""
+        return self.failed and self.wants_ready and self.instance is not None and self.instance.refused
 
     @property
     def failure(self) -> Failure | None:

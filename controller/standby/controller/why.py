@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from standby.controller import keepalive, scaling, sinking
-from standby.controller.keepalive import Clocks
 from standby.controller.served import Served, served
 from standby.controller.sinking import Held
 from standby.controller.view import NEVER, ClusterView, EndpointView, Placed
@@ -35,8 +34,7 @@ def outlook(view: ClusterView, endpoint: EndpointView, now: float, controller: s
 
 def _now(view: ClusterView, part: Served, now: float) -> Served:
     """Return ``part`` with the bounds of its schedules' open windows."""
-    policy = scaling.scheduled(part.variant.policy, view.wall_offset, now).policy
-    return part if policy is part.variant.policy else part.with_policy(policy)
+    return part.with_policy(scaling.scheduled(part.variant.policy, view.wall_offset, now).policy)
 
 
 def _of_part(view: ClusterView, endpoint: EndpointView, part: Served, now: float) -> list[Intention]:
@@ -71,9 +69,7 @@ def _then(part: Served, held: Held) -> Rung | None:
     at = held.decision.wake_at
     if at == NEVER or held.decision.rung is not held.rung:
         return None
-    after = keepalive.keep(
-        held.rung, Clocks(held.clocks.idle_at, held.clocks.rung_at), part.variant.policy, held.weighed, at, zygote=held.zygote
-    )
+    after = keepalive.keep(held.rung, held.clocks, part.variant.policy, held.weighed, at, zygote=held.zygote)
     return None if after.rung is held.rung else after.rung
 
 

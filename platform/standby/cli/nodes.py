@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from standby.cli.models import segment
 from standby.cli.output import SHORT_DIGEST, moment, print_json, print_table, resident, size
 from standby.cli.session import JsonOption, Options, options
 from standby.domain.durations import format_duration
@@ -97,7 +98,7 @@ def drain(
 
 
 def _order(session: Options, name: str, action: str, *, quiet: bool = False) -> None:
-    answer = session.call("POST", f"/api/v1/nodes/{name}/orders", body={"action": action})
+    answer = session.call("POST", f"/api/v1/nodes/{segment(name)}/orders", body={"action": action})
     if quiet:
         return
     if session.json:

@@ -94,7 +94,7 @@ async def _start(options: StackOptions, cleanup: AsyncExitStack, say: Say) -> St
         children[name] = child
         await child.start()
         say(f"{name}: process {child.pid}")
-    urls = [await _url(options, child, children) for name, child in children.items() if name.startswith("gateway")]
+    urls = [await _url(options, child, children) for name, child in children.items() if name.startswith(_FIRST_GATEWAY)]
     stack = Stack(options, secrets, urls[0], urls, children, nats)
     await _until_ready(stack, say)
     options.state.write_connection(stack.url, secrets.admin_key)

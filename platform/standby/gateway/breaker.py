@@ -80,7 +80,6 @@ class BreakerState(NamedTuple):
     row: int = 0
     refused_row: int = 0
     reason: str = ""
-    opened_at: float = 0.0
     open_until: float = 0.0
     open_for: float = 0.0
     probes: int = 0
@@ -148,17 +147,6 @@ def record(
     return _failed(state, kind, now) if kind.failed else state
 
 
-def explain(state: BreakerState, now: float) -> str:
-    """Return the state in words."""
-    match state.phase:
-        case Phase.CLOSED:
-            return "closed"
-        case Phase.OPEN:
-            return f"open for {max(0.0, state.open_until - now):.1f} s more: {state.reason}"
-        case Phase.HALF_OPEN:
-            return f"half-open, {state.proved} good of {state.policy.probes}, {state.probes} under way: {state.reason}"
-
-
 def _under(state: BreakerState, policy: BreakerPolicy) -> BreakerState:
     """Go on under another policy. Equal rules keep their counts, others begin anew; the phase stays."""
     if state.policy.rules == policy.rules:
@@ -215,7 +203,6 @@ def _open(state: BreakerState, turn: Turn, reason: str, open_for: float, now: fl
     return state._replace(
         phase=TRANSITIONS[state.phase, turn],
         reason=reason,
-        opened_at=now,
         open_until=now + open_for,
         open_for=open_for,
         proved=0,

@@ -191,23 +191,21 @@ class DataPlane:
                 wished = asks.wished_priority(value)
         body = await self.read(scope, receive, self.max_body_bytes)
         payload = forms.parse_object(body)
-        desk, adapter = self._serving(asker.tenant, _model_of(payload))
-        if adapter is not None:
-            body = forms.named(payload, body, desk.route.endpoint.served_name)
-        ask = asks.ask_of(payload, body, wished=wished, adapter=adapter)
-        body = asks.asking_usage(payload, body, ask)
+        desk = self._serving(asker.tenant, _model_of(payload))
+        served_name = desk.route.endpoint.served_name
+        body, ask = asks.prepared(payload, forms.named(payload, body, served_name), served_name, wished)
         return desk, Job(scope["path"], headers, body, [], ask=ask, priority=asker.priority)
 
-    def _serving(self, tenant: str, model: str) -> tuple[Desk, str | None]:
-        """Return the desk that serves a name, and the adapter where the name is ``served name:ADAPTER`` and no endpoint's."""
+    def _serving(self, tenant: str, model: str) -> Desk:
+        """Return a desk that serves a name, also one that is no endpoint's but ``served name:ADAPTER``."""
         try:
-            return self.directory.desk_serving(tenant, model), None
+            return self.directory.desk_serving(tenant, model)
         except ModelNotFound:
             served, colon, adapter = model.rpartition(":")
             if not colon or not adapter:
                 raise
             try:
-                return self.directory.desk_serving(tenant, served), adapter
+                return self.directory.desk_serving(tenant, served)
             except ModelNotFound:
                 pass  # what was asked for is what the refusal names
             raise

@@ -27,10 +27,11 @@ from standby.domain.priority import Priority
 from standby.gateway import sessions
 from standby.gateway.admission import Admission, Verdict
 from standby.gateway.alarm import Alarm
-from standby.gateway.grants import Grant, Route, grant_of, in_session
+from standby.gateway.grants import Grant, grant_of, in_session
 from standby.gateway.outlook import Outlook
 from standby.gateway.ready_instances import ReadyInstance, ReadyInstances
 from standby.gateway.results import Result
+from standby.gateway.route import Route
 from standby.gateway.tally import Speaker, Tally, demands_of
 from standby.gateway.waiting_room import AllRooms, Lane, PassedOver, Waiter, WaitingRoom, Wish
 
@@ -147,10 +148,7 @@ class Desk:
             priority = self.route.traffic.priority.default
         wanted = None if session is None else sessions.instance_of(session, self.wall())
         wish = Wish(arrived, arrived_at, body_bytes, ask, priority, again, wanted, tried)
-        if self._successor is None:
-            grant = self._at_once(wish) or await self._later(wish)
-        else:
-            grant = await self._successor.grant(wish)
+        grant = await self.grant(wish)
         return grant if session is None else in_session(grant, session, secrets.token_hex(8), self.wall())
 
     def alone(self, grant: Grant) -> bool:

@@ -85,7 +85,7 @@ class OutcomeKind(Enum):
 
 
 class RelayOutcome(NamedTuple):
-    """How an attempt ended, and when (monotonic seconds).
+    """How an attempt ended; ``first_byte_at`` in monotonic seconds, None: there was none.
 
     ``reason`` is the refusal, the engine fault or the error in words; ``saw`` says whether the engine may have seen the
     request, ``read`` whether it certainly had read all of it; ``bytes`` counts body bytes towards the client; ``status`` is 0
@@ -94,7 +94,6 @@ class RelayOutcome(NamedTuple):
     """
 
     kind: OutcomeKind
-    ended_at: float
     status: int = 0
     bytes: int = 0
     first_byte_at: float | None = None
@@ -132,12 +131,6 @@ class DoorPools:
             pool = ConnectionPool(door, reuse_chunked=True, idle_limit=self._idle_limit, connect_limit_s=self._connect_limit_s)
             self._pools[door] = pool
         return pool
-
-    def forget(self, door: tuple[str, int]) -> None:
-        """Close the idle connections to a door that has left."""
-        pool = self._pools.pop(door, None)
-        if pool is not None:
-            pool.close()
 
     async def close(self) -> None:
         """Close every idle connection; those in use are closed when their exchange ends."""

@@ -47,7 +47,7 @@ LABELS: Final[Mapping[Setback, str]] = MappingProxyType(
 def kind_of(outcome: RelayOutcome) -> ResultKind:
     """Return whose doing the end of an attempt was."""
     if outcome.kind is OutcomeKind.DONE:
-        return ResultKind.OK if outcome.status < 400 else _of_status(outcome.status)
+        return _of_status(outcome.status)
     known = _OF_KINDS.get(outcome.kind)
     return known or _OF_FAULTS.get(outcome.fault, ResultKind.ENGINE)
 

@@ -1,4 +1,4 @@
-"""What a desk is for, and what it gives: leave to send one request to one instance."""
+"""What a desk gives: leave to send one request to one instance."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from standby.domain.instance import Activation, Instance, Rung
 from standby.domain.model import EngineKind
 from standby.domain.priority import Priority
 from standby.gateway import sessions
-from standby.gateway.route import Route, RoutePart
 
 if TYPE_CHECKING:
     from standby.gateway.desk import Desk
     from standby.gateway.router import Choice
     from standby.gateway.waiting_room import Wish
-
-__all__ = ["Grant", "Route", "RoutePart", "grant_of", "in_session"]
 
 
 class Grant(NamedTuple):

@@ -191,14 +191,15 @@ def choose_backend(
     return BackendChoice(order, f"{count}: {told}; {how} {chosen.view.label}", hold_s)
 
 
-def usual_order(
+def first_to_wake(
     views: Sequence[BackendView], tokens: TokenCount, output: float, traffic: TrafficPolicy, priority: Priority
-) -> tuple[str, ...]:
-    """Return the order in which engines that could be woken are worth it."""
+) -> str:
+    """Return which of the engines that could be woken, of which there is at least one, is worth it most."""
     if traffic.hybrid.policy is HybridPolicy.THRESHOLDS:
-        return _by_thresholds(views, tokens, traffic, priority, ()).order
-    weighed = [_weigh(view, tokens.tokens, output) for view in views]
-    return tuple(one.view.label for one in sorted(weighed, key=lambda one: _rank(one, traffic, priority)))
+        wished, _ = _wished(tokens.tokens, traffic)
+        return min(views, key=lambda view: _by_rule(view, wished, priority)).label
+    weighed = (_weigh(view, tokens.tokens, output) for view in views)
+    return min(weighed, key=lambda one: _rank(one, traffic, priority)).view.label
 
 
 def worth_waking(

@@ -142,6 +142,7 @@ def record(
     now: float,
     scopes: tuple[Scope, ...] = ALL_SCOPES,
     expires_at: float | None = None,
+    priority: Priority | None = None,
 ) -> ApiKey:
     """Return what is stored of a full key. Raises InvalidInput for a wrong key, tenant or name."""
     if not name or len(name) > MAX_KEY_NAME or not name.isprintable():
@@ -158,6 +159,7 @@ def record(
         created_at=now,
         expires_at=expires_at,
         scopes=scopes,
+        priority=priority,
     )
 
 
@@ -177,8 +179,18 @@ def issue(
     Raises InvalidInput for a wrong tenant or name.
     """
     secret = generate()
-    made = record(secret, tenant=tenant, name=name, role=role, pepper=pepper, now=now, scopes=scopes, expires_at=expires_at)
-    return made.model_copy(update={"priority": priority}), secret
+    made = record(
+        secret,
+        tenant=tenant,
+        name=name,
+        role=role,
+        pepper=pepper,
+        now=now,
+        scopes=scopes,
+        expires_at=expires_at,
+        priority=priority,
+    )
+    return made, secret
 
 
 def authenticate(

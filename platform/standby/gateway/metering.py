@@ -14,21 +14,21 @@ import pydantic_core
 
 from standby.domain.ask import NOTHING, Ask
 from standby.gateway.inline import DONE
+from standby.sagemaker.runtime.asks import BYTES_PER_TOKEN
 from standby.sagemaker.runtime.contract import AnswerBroken, Message, Send
+from standby.sagemaker.runtime.lines import ENDS
 from standby.sagemaker.runtime.outlets import FAULT, own_bytes
 
 # An event that is larger goes out in pieces, as it comes.
 MAX_HELD: Final = 1024 * 1024
 # In a whole answer the usage stands at the end; only log probabilities of a prompt stand behind it.
 MAX_TAIL: Final = 16 * 1024
-BYTES_PER_TOKEN: Final = 4
 MAX_REASON: Final = 1000
 
 # Inside a JSON string a quote is escaped, so none of these can be part of a generated text.
 _USAGE: Final = b'"usage"'
 _ERROR: Final = b'"error"'
 _END: Final = b"\n\n"
-_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 _DONE: Final = b"[DONE]"
 _NO_END: Final = "the engine ended its stream without a finish reason and without [DONE]"
 
@@ -174,7 +174,7 @@ class Meter:
     def _count(self, events: bytes) -> None:
         if not events:
             return
-        self._events += events.count(_END) or sum(events.count(end) for end in _ENDS)
+        self._events += events.count(_END) or sum(events.count(end) for end in ENDS)
         self._before, self._last = self._last, events
 
     def _ending(self) -> str | None:
@@ -211,14 +211,14 @@ class Meter:
 
 def _last_end(data: bytes) -> int:
     """Return where the last whole event of ``data`` ends."""
-    return max((at + len(end) for end in _ENDS if (at := data.rfind(end)) >= 0), default=0)
+    return max((at + len(end) for end in ENDS if (at := data.rfind(end)) >= 0), default=0)
 
 
 def _events(data: bytes) -> Iterator[bytes]:
     """Yield events with the empty line that ends each; what follows the last one is left out."""
     begin = 0
     while True:
-        ends = [at + len(end) for end in _ENDS if (at := data.find(end, begin)) >= 0]
+        ends = [at + len(end) for end in ENDS if (at := data.find(end, begin)) >= 0]
         if not ends:
             return
         yield data[begin : min(ends)]

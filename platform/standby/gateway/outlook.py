@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Final
 
 from standby.domain.errors import StandbyError
 from standby.domain.priority import Priority
 from standby.gateway.admission import Admission, Bounds, Flow, Room, UnderWay, Verdict, hopeless, may_wait, place_of, throttled
-from standby.gateway.grants import Grant, Route
+from standby.gateway.grants import Grant
 from standby.gateway.queue_watch import QueueWatch
 from standby.gateway.ready_instances import ReadyInstances
 from standby.gateway.refusals import cold_wait_exceeded, refusal_error, wait_exceeded
 from standby.gateway.results import Result
+from standby.gateway.route import Route
 from standby.gateway.waiting_room import WaitingRoom, Wish
 
 _AGAIN: Final = Admission(Verdict.WAIT, "asked again")
@@ -31,11 +32,11 @@ class Outlook:
     instances: ReadyInstances
     climb_s: Callable[[Route], float | None]
     wall: Callable[[], float]
-    now: float
+    now: InitVar[float]
     watch: QueueWatch = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.watch = QueueWatch(self.route.traffic, self.route.policy.queue_requests, self.now)
+    def __post_init__(self, now: float) -> None:
+        self.watch = QueueWatch(self.route.traffic, self.route.policy.queue_requests, now)
 
     def serve(self, route: Route, now: float) -> None:
         """Take up a new version of the route."""

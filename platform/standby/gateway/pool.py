@@ -85,8 +85,8 @@ class Pool:
         every = [member.candidate(outstanding.get(member.record.id, 0), now, guarded) for member in members]
         return choose(every, now, ticket, adapter=ask.adapter, tried=tried, spare=spare)
 
-    def last_resort(self, now: float) -> tuple[float, ReadyInstance] | None:
-        """Return the instance that may be probed first although its time has not come, and when that is."""
+    def last_resort(self, now: float) -> ReadyInstance | None:
+        """Return the instance that may be probed first although its time has not come."""
         able = [
             member
             for member in self.members
@@ -94,7 +94,7 @@ class Pool:
             and member.blocked_until <= now
             and self.outstanding.get(member.record.id, 0) < member.slots
         ]
-        return min(((one.breaker.open_until, one) for one in able), key=lambda pair: pair[0], default=None)
+        return min(able, key=lambda one: one.breaker.open_until, default=None)
 
     def due_probe(self, now: float) -> ReadyInstance | None:
         """Return an instance whose breaker waits for a probe now."""
@@ -117,10 +117,10 @@ class Pool:
         broke = self.broke and not able
         self.standing = observe(self.standing, able=able, broke=broke, now=now, return_after=return_after, forgiven=forgiven)
 
-    def asleep(self, slots: int, *, failing: bool) -> BackendView:
+    def asleep(self, *, failing: bool) -> BackendView:
         """Return it as ``hybrid`` compares it if it were up; it has no instances. ``failing``: the controller says so."""
         standing = Standing(Health.FAILED, self.standing.since) if failing else self.standing
-        return BackendView(self.label, self.engine, self.estimate, slots=slots, standing=standing)
+        return BackendView(self.label, self.engine, self.estimate, standing=standing)
 
     def view(self, now: float) -> BackendView:
         """Return it as ``hybrid`` compares it; it has instances."""
@@ -169,8 +169,7 @@ class Pool:
             self._weigh()
 
     def _learn(self, member: ReadyInstance, result: Result, in_flight: int, now: float) -> None:
-        known_s = self.service_s
-        self.service_s = result.lasted_s if known_s is None else known_s + (result.lasted_s - known_s) / _MEMORY
+        self.service_s = _mean(self.service_s, result.lasted_s)
         prompt, completion, first_byte_s = result.prompt_tokens, result.completion_tokens, result.first_byte_s
         if prompt is None or first_byte_s is None or result.lasted_s <= 0:
             return

@@ -19,12 +19,11 @@ _USED: Final = 0.8
 
 
 class Window(NamedTuple):
-    """What was seen since ``since``: requests that came after it and ended, those of them that missed the target.
+    """What was seen since the depth last changed: requests that came after it and ended, those that missed the target.
 
     ``deepest`` is the last place that was taken, ``turned_away`` how many found none.
     """
 
-    since: float
     requests: int = 0
     missed: int = 0
     deepest: float = 0.0

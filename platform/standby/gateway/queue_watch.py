@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 
 from standby.domain.priority import Priority
 from standby.domain.traffic import TrafficPolicy
@@ -20,14 +20,13 @@ class QueueWatch:
 
     traffic: TrafficPolicy
     ceiling: int
-    now: float
+    now: InitVar[float]
     first_byte_s: float | None = None
     depth: Depth | None = field(init=False)
-    _window: Window = field(init=False)
+    _window: Window = field(default_factory=Window)
 
-    def __post_init__(self) -> None:
-        self.depth = first_depth(self.ceiling, self.now) if adapts(self.traffic) else None
-        self._window = Window(self.now)
+    def __post_init__(self, now: float) -> None:
+        self.depth = first_depth(self.ceiling, now) if adapts(self.traffic) else None
 
     def serve(self, traffic: TrafficPolicy, ceiling: int, now: float) -> None:
         """Take up another policy; what was learnt stays where the target is the same."""
@@ -37,7 +36,7 @@ class QueueWatch:
         )
         if not same or self.depth is None or ceiling != self.ceiling:
             self.depth = first_depth(ceiling, now) if adapts(traffic) else None
-            self._window = Window(now)
+            self._window = Window()
         self.traffic, self.ceiling = traffic, ceiling
 
     def bound(self, priority: Priority) -> Depth | None:
@@ -75,10 +74,10 @@ class QueueWatch:
 
     def _note(self, priority: Priority, arrived: float, latency_s: float, now: float) -> None:
         depth, window, target = self.depth, self._window, self.traffic.latency_target
-        if depth is None or target is None or priority is Priority.BATCH or arrived < window.since:
+        if depth is None or target is None or priority is Priority.BATCH or arrived < depth.since:
             return
         window = window._replace(requests=window.requests + 1, missed=window.missed + (latency_s > target))
         if due(window, self.traffic):
             self.depth = adapt(depth, window, self.traffic, self.ceiling, now)
-            window = Window(now)
+            window = Window()
         self._window = window

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from standby.domain.instance import Instance
-from standby.domain.traffic import BreakerPolicy, TrafficPolicy
+from standby.domain.traffic import TrafficPolicy
 from standby.gateway import breaker, concurrency, pace
 from standby.gateway.breaker import BreakerState, Permit, Phase
 from standby.gateway.concurrency import Limit
@@ -80,12 +80,12 @@ class ReadyInstance:
             and not (spare and self.pressed)
         )
 
-    def ended(self, result: Result | None, policy: BreakerPolicy, now: float, *, probe: bool) -> None:
+    def ended(self, result: Result | None, now: float, *, probe: bool) -> None:
         """Tell its breaker how a request has ended.
 
         Good ones are only counted, as nearly all are: the breaker gets their number with the next thing that it has to judge.
         """
-        state = self.breaker
+        state, policy = self.breaker, self.traffic.breaker
         if (
             result is not None
             and result.kind is ResultKind.OK

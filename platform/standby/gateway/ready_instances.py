@@ -16,7 +16,7 @@ from standby.domain.priority import Priority
 from standby.domain.traffic import Tier, TrafficPolicy
 from standby.gateway import breaker, prompt_lengths
 from standby.gateway.breaker import Phase
-from standby.gateway.hybrid import BackendView, TokenCount, bytes_decide, choose_backend, usual_order, worth_waking
+from standby.gateway.hybrid import BackendView, TokenCount, bytes_decide, choose_backend, first_to_wake, worth_waking
 from standby.gateway.pool import Pool
 from standby.gateway.prompt_lengths import Lengths
 from standby.gateway.ready_instance import ReadyInstance
@@ -148,7 +148,7 @@ class ReadyInstances:
         if ready is None or ready.record.epoch != epoch:
             return
         if self._guarded or probe:
-            ready.ended(result, self._traffic.breaker, now, probe=probe)
+            ready.ended(result, now, probe=probe)
         pool = self.backends.get(ready.record.backend)
         if result is None or pool is None:
             return
@@ -166,9 +166,9 @@ class ReadyInstances:
         for part in self._parts:
             pool = self.backends[part.backend]
             pool.look(now, self._traffic.hybrid.return_after, guarded=self._guarded)
-            views.append(pool.asleep(part.slots, failing=part.backend == self._failing and not pool.members))
+            views.append(pool.asleep(failing=part.backend == self._failing and not pool.members))
         output = self._output(ask)
-        return usual_order(views, self._tokens(ask, views, priority, output), output, self._traffic, priority)[0]
+        return first_to_wake(views, self._tokens(ask, views, priority, output), output, self._traffic, priority)
 
     def better_asleep(self, ask: Ask, priority: Priority, now: float) -> str:
         """Return an engine that has no instance and should have this request, which another one serves; empty: none.
@@ -177,16 +177,16 @@ class ReadyInstances:
         """
         if len(self._parts) < 2 or ask.adapter is not None or now - self._woke_at < WAKE_EVERY_S:
             return ""
-        ready, asleep = [], []
+        up: list[Pool] = []
+        down: list[Pool] = []
         for part in self._parts:
             pool = self.backends[part.backend]
             pool.look(now, self._traffic.hybrid.return_after, guarded=self._guarded)
-            if pool.members:
-                ready.append(pool.view(now))
-            else:
-                asleep.append(pool.asleep(part.slots, failing=part.backend == self._failing))
-        if not ready or not asleep:
+            (up if pool.members else down).append(pool)
+        if not up or not down:
             return ""
+        ready = [pool.view(now) for pool in up]
+        asleep = [pool.asleep(failing=pool.label == self._failing) for pool in down]
         output = self._output(ask)
         tokens = self._tokens(ask, [*ready, *asleep], priority, output)
         found = worth_waking(ready, asleep, tokens, output, self._traffic, priority)
@@ -279,12 +279,12 @@ class ReadyInstances:
         """Where every instance is broken, let the one be probed whose time comes first: the last is never abandoned."""
         if not self._guarded or any(ready.breaker.phase is Phase.CLOSED for ready in self.usable.values()):
             return choice
-        found = [(*able, pool.label) for pool in self.backends.values() if (able := pool.last_resort(now)) is not None]
+        found = [ready for pool in self.backends.values() if (ready := pool.last_resort(now)) is not None]
         if not found:
             return choice
-        _, ready, label = min(found, key=lambda one: one[0])
+        ready = min(found, key=lambda one: one.breaker.open_until)
         reason = f"probe: every instance is broken, and this one comes first ({ready.breaker.reason})"
-        return Choice(ready.record.id, reason, None, label, True)
+        return Choice(ready.record.id, reason, None, ready.record.backend, True)
 
     def _tokens(self, ask: Ask, views: list[BackendView], priority: Priority, output: float) -> TokenCount:
         """Count the prompt's tokens where that can change the choice, and a tokenizer is there; else estimate."""

@@ -13,6 +13,7 @@ from standby.gateway.door_client import COPY_LIMIT, DoorPools, OutcomeKind, Rela
 from standby.gateway.inline import Inline
 from standby.wire.connection import Loss, ResponseHead, WireConnection
 from standby.wire.headers import ENGINE_ERROR, ENGINE_GONE, ENGINE_SAW, REFUSED, Sight
+from standby.wire.pool import STALE_WITHIN_S
 from standby.wire.sse import error_event
 
 Message = MutableMapping[str, Any]
@@ -29,8 +30,6 @@ class _Ending:
     gone: bool = False
     read: bool = False
 
-
-STALE_WITHIN_S: Final = 1.0
 
 _NOTHING: Final = Sight.NOTHING.encode()
 _ALL: Final = Sight.ALL.encode()
@@ -308,7 +307,6 @@ class Attempt:
             self._turn.set_result(
                 RelayOutcome(
                     ending.kind,
-                    self._pools.clock(),
                     status,
                     self._bytes,
                     self._first_byte_at,

@@ -46,12 +46,15 @@ class Route:
     traffic: TrafficPolicy = _USUAL_TRAFFIC
     parts: tuple[RoutePart, ...] = ()
     count_tokens: TokenCounter | None = field(default=None, compare=False)
-    policy: ScalePolicy = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "policy", self.variant.policy)
         if not self.parts:
             object.__setattr__(self, "parts", (RoutePart("", None, self.version, self.variant.policy.slots),))
+
+    @property
+    def policy(self) -> ScalePolicy:
+        """The variant's scale policy."""
+        return self.variant.policy
 
     @property
     def hybrid(self) -> bool:

@@ -45,7 +45,7 @@ def told(session: str) -> str:
     return f"{session}; Expires={until:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def instance_of(session: str | None, now: float) -> str | None:
-    """Return the instance that a session belongs to; None for none, a new one and one that has ended."""
-    found = None if session is None else read(session, now)
+def instance_of(session: str, now: float) -> str | None:
+    """Return the instance that a session belongs to; None for a new one and for one that has ended."""
+    found = read(session, now)
     return None if found is None else found.instance

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from standby.domain.demand import Demand
-from standby.gateway.grants import Route
 from standby.gateway.ready_instances import ReadyInstances
+from standby.gateway.route import Route
 from standby.gateway.waiting_room import WaitingRoom, Wish
 
 # For two beats: the word of one message may be overtaken by the next one before anybody decides.

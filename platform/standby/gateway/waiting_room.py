@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -183,8 +183,6 @@ class WaitingRoom:
         lane[waiter] = None
         if first:
             lane.move_to_end(waiter, last=False)
-        if not line.count:
-            line.start = max(line.start, self._present)
         line.count += 1
         self._count(waiter, 1)
 
@@ -217,7 +215,7 @@ class WaitingRoom:
                 head = line.first(passed)
             if head is not None:
                 heads[priority] = head
-                # One that was passed over for a while does not save up the turns that it could not take.
+                # Who comes anew, or was passed over for a while, does not save up the turns that it did not take.
                 start = max(line.start, self._present)
                 standings.append(Standing(priority, line.weight, start, head.wish.arrived, line.ages_s))
         if not standings:
@@ -228,14 +226,16 @@ class WaitingRoom:
     def take(self, chosen: Next) -> None:
         """Take out whose turn it was: its priority has had one."""
         line = self._lines[chosen.waiter.wish.priority]
-        start = max(line.start, self._present)
-        line.start, self._present = after_turn(start, line.weight, self._present, aged=chosen.aged)
+        line.start, self._present = after_turn(line.start, line.weight, self._present, aged=chosen.aged)
         self._aged = chosen.aged
         self.leave(chosen.waiter)
 
     def everybody(self) -> list[Waiter]:
         """Return all, in the order in which they came, those at the head first."""
-        return sorted(self._all(), key=lambda waiter: waiter.place)
+        return sorted(
+            (waiter for line in self._lines.values() for lane in line.lanes.values() for waiter in lane),
+            key=lambda waiter: waiter.place,
+        )
 
     def refuse_all(self, error: StandbyError) -> None:
         """End everybody's wait."""
@@ -266,11 +266,6 @@ class WaitingRoom:
             if backend is None or lane.backend == backend
         )
         return min(heads, default=None)
-
-    def _all(self) -> Iterator[Waiter]:
-        for line in self._lines.values():
-            for lane in line.lanes.values():
-                yield from lane
 
     def _count(self, waiter: Waiter, change: int) -> None:
         of = self.backends.get(waiter.lane.backend)

@@ -12,6 +12,8 @@ Address = Path | tuple[str, int]
 
 IDLE_LIMIT: Final = 256
 CONNECT_LIMIT_S: Final = 5.0
+# A kept connection that is lost later may have carried the request to somebody who was at work on it.
+STALE_WITHIN_S: Final = 1.0
 
 
 class ConnectionPool:

@@ -15,7 +15,7 @@ from support.door_rig import Rig
 from support.gateway_rig import GatewayRig, gateway_rig, wake
 from support.openai_streams import event, tokens_then
 from support.raw_http import RawClient
-from support.upstream import Call, echo
+from support.upstream import Call, echo, until_gone
 from support.waiting import until
 
 LIMIT_S = 1.0
@@ -27,10 +27,6 @@ PATHS = {
 }
 PROMPT = "What is the capital?"
 PROMPT_TOKENS = -(-len(PROMPT) // 4)
-
-
-async def until_gone(call: Call) -> None:
-    await call.gone.wait()
 
 
 async def half_a_body(call: Call) -> None:

@@ -15,7 +15,7 @@ from standby.gateway.drain import Drained, Ending, GatewayServer, Phase
 from support.door_rig import Rig
 from support.gateway_rig import PATH, GatewayRig, gateway_rig
 from support.raw_http import RawAnswer, RawClient
-from support.upstream import Call
+from support.upstream import Call, until_gone
 from support.waiting import until
 
 OPENAI = "/v1/chat/completions"
@@ -55,11 +55,6 @@ async def asked(gateway: GatewayRig, path: str, **body: object) -> RawClient:
     content = {"model": "e", "messages": [{"role": "user", "content": "x"}], **body}
     client.send("POST", path, gateway.headers(), json.dumps(content).encode())
     return client
-
-
-async def never(call: Call) -> None:
-    """Answer nothing until the gateway leaves."""
-    await call.gone.wait()
 
 
 async def begin_and_wait(call: Call) -> None:
@@ -131,7 +126,7 @@ async def test_a_head_that_is_on_its_way_is_still_answered(rig: Rig) -> None:
 @pytest.mark.parametrize("begun", [True, False])
 async def test_at_the_limit_everybody_is_told(rig: Rig, path: str, begun: bool) -> None:
     """Field case B29: streams get an error event and no end that looks whole, others an error of their API."""
-    rig.engine.handler = begin_and_wait if begun else never
+    rig.engine.handler = begin_and_wait if begun else until_gone
     async with draining(rig, grace_s=0.2) as gateway:
         client = await asked(gateway, path, stream=True)
         await rig.begun(1)

@@ -14,11 +14,11 @@ from standby.gateway.breaker import (
     BUCKETS,
     TRANSITIONS,
     BreakerState,
+    Permit,
     Phase,
     Turn,
     allows,
     closed,
-    explain,
     may_probe,
     probing,
     record,
@@ -67,7 +67,7 @@ def test_a_callers_mistakes_count_neither_way() -> None:
 
 def test_it_opens_for_longer_each_time_and_closes_by_a_probe() -> None:
     state = fed(USUAL, *[ResultKind.CONNECT] * 3)
-    now = state.opened_at
+    now = 1000.2
     lasted = []
     for _ in range(6):
         lasted.append(state.open_until - now)
@@ -121,9 +121,9 @@ def test_the_last_instance_may_be_probed_early_but_only_once_at_a_time() -> None
 def test_it_says_why() -> None:
     state = fed(USUAL, *[ResultKind.OK] * 8, *[ResultKind.ENGINE] * 12, every=1.0)
     assert state.reason == "5 requests in a row failed within 30 s"
-    assert explain(state, state.opened_at) == "open for 5.0 s more: 5 requests in a row failed within 30 s"
-    assert "half-open, 0 good of 1, 1 under way" in explain(probing(state), 0.0)
-    assert allows(state, USUAL, state.opened_at).reason == "breaker open: 5 requests in a row failed within 30 s"
+    assert allows(state, USUAL, 1012.0) == Permit(False, False, f"breaker open: {state.reason}", 1017.0)
+    assert allows(state, USUAL, 1017.0) == Permit(True, True, f"probe 1 of 1: {state.reason}")
+    assert allows(probing(state), USUAL, 1017.0) == Permit(False, False, f"a probe is under way ({state.reason})")
     assert fed(USUAL, *[ResultKind.CONNECT] * 3).reason == "3 requests in a row were refused a connection within 10 s"
 
 

@@ -16,9 +16,9 @@ from standby.domain.model import EngineKind
 from standby.domain.priority import Priority
 from standby.domain.traffic import HybridChoice, HybridPolicy, PriorityPolicy, TrafficPolicy
 from standby.gateway.desk import AllRooms, Desk, Grant, Route
-from standby.gateway.grants import RoutePart
 from standby.gateway.ready_instances import WAKE_EVERY_S, ReadyInstances
 from standby.gateway.results import Result, ResultKind
+from standby.gateway.route import RoutePart
 from standby.gateway.router import Choice
 from standby.gateway.tally import MISSED_FOR_S
 from support.builders import an_endpoint, an_instance
@@ -68,12 +68,12 @@ class Rig:
         """An answer ends now."""
         self.desk.release(grant, Result(ResultKind.OK, lasted_s, first_byte_s))
 
-    async def learn(self, service_s: float, times: int = 3) -> None:
-        """Let so many requests be answered, one after the other."""
-        for _ in range(times):
+    async def learn(self, service_s: float, first_byte_s: float = 0.1) -> None:
+        """Let three requests be answered, one after the other."""
+        for _ in range(3):
             grant = await self.ask()
             self.now += service_s
-            self.end(grant, service_s)
+            self.end(grant, service_s, first_byte_s)
 
 
 async def test_high_starts_at_the_next_completion_and_nothing_that_runs_is_touched() -> None:
@@ -213,10 +213,7 @@ async def test_a_latency_target_bounds_the_queue_but_not_batch() -> None:
     traffic = TrafficPolicy(latency_target=3.5, slo_violations=0.1, adaptive_concurrency=False)
     rig = Rig(traffic=traffic)
     rig.ready()
-    for _ in range(3):
-        grant = await rig.ask()
-        rig.now += 1.0
-        rig.end(grant, 1.0, 0.5)
+    await rig.learn(1.0, first_byte_s=0.5)
     running = await rig.ask()
     first = rig.ask()
     await turn()

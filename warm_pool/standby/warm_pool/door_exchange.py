@@ -26,6 +26,7 @@ from standby.warm_pool.door_evidence import sight_of
 from standby.warm_pool.door_slots import Gate
 from standby.wire.connection import Loss, ResponseHead, WireConnection
 from standby.wire.headers import ENGINE_ERROR, ENGINE_GONE, ENGINE_SAW, EngineFault, Sight, header_lines, status_line
+from standby.wire.pool import STALE_WITHIN_S
 from standby.wire.sockets import nobody_listens
 from standby.wire.sse import error_event
 
@@ -33,7 +34,6 @@ from standby.wire.sse import error_event
 GATHER_LIMIT: Final = 256 * 1024
 # A process that ends closes its sockets one after the other, and the one at which it listens may be the last.
 _LAST_SOCKET_S: Final = 0.02
-_STALE_WITHIN_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,7 @@ class Exchange:
 
     def _was_stale(self, upstream: WireConnection) -> bool:
         """A stale connection shows itself at once; one that is lost later may have carried the request to its end."""
-        soon = self._clock() - self._sent_at < _STALE_WITHIN_S
+        soon = self._clock() - self._sent_at < STALE_WITHIN_S
         return bool(self._replay) and upstream.reused and not upstream.heard and soon
 
     def _died_or_not(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -89,7 +90,7 @@ class _Case:
     suspected: bool = False
     told: bool = False
     filled: bool = False
-    adapters_at: float | None = None
+    adapters_at: float = -math.inf
 
 
 class HealthWatch:
@@ -186,16 +187,17 @@ class HealthWatch:
         if case.filled and not busy:
             case.filled = False
             told(case.watched.instance, Fullness(share=0.0))
-        if busy or case.adapters_at is None or now - case.adapters_at >= ADAPTERS_EVERY_S:
-            self._start(case, self._sample(case, told))
+        due = now - case.adapters_at >= ADAPTERS_EVERY_S
+        if busy or due:
+            self._start(case, self._sample(case, told, for_adapters=due))
 
-    async def _sample(self, case: _Case, told: TellFullness) -> None:
-        watched, now = case.watched, self._clock()
+    async def _sample(self, case: _Case, told: TellFullness, *, for_adapters: bool) -> None:
+        watched = case.watched
         share: float | None = None
         adapters: tuple[str, ...] | None = None
         try:
-            if case.adapters_at is None or now - case.adapters_at >= ADAPTERS_EVERY_S:
-                case.adapters_at = now
+            if for_adapters:
+                case.adapters_at = self._clock()
                 adapters = await watched.adapter.adapters(watched.handle, SAMPLE_S)
             else:
                 share = (await watched.adapter.load(watched.handle, SAMPLE_S)).kv_used

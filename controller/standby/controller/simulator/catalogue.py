@@ -91,7 +91,7 @@ _BOUNDS: Final[Mapping[str, Builder]] = {
 _EVICTING: Final[Mapping[str, Builder]] = {
     f"greedy-dual-{rung.label}": _evicting(rung) for rung in (Rung.COLD, Rung.STAGED, Rung.ASLEEP)
 }
-_OURS: Final[Mapping[str, Builder]] = {name: partial(_standby, name) for name in policies.NAMES if name not in _LEARNING}
+_OURS: Final[Mapping[str, Builder]] = {name: partial(_standby, name) for name in policies.NAMES}
 POLICIES: Final[Mapping[str, Builder]] = MappingProxyType({**_TIMERS, **_LEARNING, **_EVICTING, **_BOUNDS, **_OURS})
 # Without a cap nothing is ever evicted, and these would keep everything ready.
 NEED_A_CAP: Final = frozenset(_EVICTING)
@@ -99,10 +99,7 @@ NEED_A_CAP: Final = frozenset(_EVICTING)
 
 def build(name: str, setting: Setting) -> Policy:
     """Return a fresh policy. Raises InvalidInput naming those that there are."""
-    builder = POLICIES.get(name)
-    if builder is None:
-        raise InvalidInput(f"policy {name!r} is not known", remedy=f"use all or one of {', '.join(POLICIES)}")
-    policy = builder(setting)
+    policy = _builder(name)(setting)
     policy.name = name
     return policy
 
@@ -116,8 +113,14 @@ def chosen(names: Sequence[str], *, capped: bool) -> list[str]:
     for name in names:
         if name == "all":
             found.update(dict.fromkeys(one for one in POLICIES if capped or one not in NEED_A_CAP))
-        elif name in POLICIES:
-            found[name] = None
         else:
-            raise InvalidInput(f"policy {name!r} is not known", remedy=f"use all or one of {', '.join(POLICIES)}")
+            _builder(name)
+            found[name] = None
     return list(found)
+
+
+def _builder(name: str) -> Builder:
+    builder = POLICIES.get(name)
+    if builder is None:
+        raise InvalidInput(f"policy {name!r} is not known", remedy=f"use all or one of {', '.join(POLICIES)}")
+    return builder

@@ -37,6 +37,10 @@ class RungPrice:
         """Return the seconds until a model of ``size_gb`` is ready from here."""
         return self.wait_s + self.wait_s_per_gb * size_gb
 
+    def on_device(self, size_gb: float) -> float:
+        """Return the GB of device memory that a model of ``size_gb`` holds here."""
+        return self.device * size_gb + self.device_gb
+
 
 _RUNGS: Final[Mapping[Rung, RungPrice]] = MappingProxyType(
     {
@@ -78,8 +82,7 @@ class CostModel:
     def hold(self, rung: Rung, size_gb: float) -> float:
         """Return the price of holding ``rung`` for one second."""
         at = self.rungs[rung]
-        device = at.device * size_gb + at.device_gb
-        return self.device_price * device + (self.host_price * at.host + self.disk_price * at.disk) * size_gb
+        return self.device_price * at.on_device(size_gb) + (self.host_price * at.host + self.disk_price * at.disk) * size_gb
 
 
 def load(path: Path) -> CostModel:

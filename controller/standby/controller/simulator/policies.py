@@ -112,9 +112,7 @@ def ladder_of(model: CostModel, size_gb: float) -> Ladder:
 
 def held_by(model: CostModel, size_gb: float) -> Mapping[Rung, Held]:
     """Return the memory that a model of ``size_gb`` holds on each rung."""
-    return {
-        rung: Held(at.device * size_gb + at.device_gb, at.host * size_gb, at.disk * size_gb) for rung, at in model.rungs.items()
-    }
+    return {rung: Held(at.on_device(size_gb), at.host * size_gb, at.disk * size_gb) for rung, at in model.rungs.items()}
 
 
 def ours(name: str, sizes_gb: Sequence[float], model: CostModel, prices: PriceVector) -> Priced:

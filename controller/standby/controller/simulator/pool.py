@@ -40,7 +40,7 @@ class Pool:
     def held(self, rung: Rung, size: float, kind: MemoryKind) -> float:
         """Return the GB of ``kind`` that a model of ``size`` holds on ``rung``."""
         at = self.rungs[rung]
-        return at.device * size + at.device_gb if kind is MemoryKind.DEVICE else at.host * size
+        return at.on_device(size) if kind is MemoryKind.DEVICE else at.host * size
 
     def lacking(self, instance: Instance, kind: MemoryKind) -> float:
         """Return the GB that are lacking for its start (device) or its sleep (host); 0 or less: none."""

@@ -96,7 +96,7 @@ def report(trace: Trace, policy: str, model: CostModel, functions: Sequence[Func
     idle = sum(f.size * f.idle_s for f in functions)
     starting = sum(f.size * f.start_s for f in functions)
     asleep = model.rungs[Rung.ASLEEP]
-    residue = sum((asleep.device * f.size + asleep.device_gb) * f.asleep_s for f in functions)
+    residue = sum(asleep.on_device(f.size) * f.asleep_s for f in functions)
     host, disk = sum(one.host_gbs for one in each), sum(one.disk_gbs for one in each)
     return Report(
         policy=policy,
@@ -125,7 +125,6 @@ def report(trace: Trace, policy: str, model: CostModel, functions: Sequence[Func
 
 def _function(name: str, f: Function, model: CostModel, invocations: int) -> FunctionReport:
     asleep, staged = model.rungs[Rung.ASLEEP], model.rungs[Rung.STAGED]
-    residue = (asleep.device * f.size + asleep.device_gb) * f.asleep_s
     return FunctionReport(
         name=name,
         size_gb=f.size,
@@ -133,7 +132,7 @@ def _function(name: str, f: Function, model: CostModel, invocations: int) -> Fun
         cold=len(f.waits[Rung.COLD]),
         started=sum(len(waits) for rung, waits in f.waits.items() if rung is not Rung.READY),
         wait_s=math.fsum(wait for waits in f.waits.values() for wait in waits),
-        device_gbs=f.size * (f.idle_s + f.start_s) + residue,
+        device_gbs=f.size * (f.idle_s + f.start_s) + asleep.on_device(f.size) * f.asleep_s,
         host_gbs=asleep.host * f.size * f.asleep_s,
         disk_gbs=staged.disk * f.size * f.disk_s,
     )

@@ -39,12 +39,12 @@ class Order:
     as_json: bool = False
     plots: Path | None = None
 
-    def setting(self, trace: Trace | None = None) -> Setting:
-        """Read what must be read, ``trace`` apart where it is at hand. Raises InvalidInput."""
+    def setting(self, trace: Trace) -> Setting:
+        """Return what to replay, with the cost model that was named. Raises InvalidInput."""
         capped = self.device_cap is not None or self.host_cap is not None
         model = cost_model.CostModel() if self.cost_model is None else cost_model.load(self.cost_model)
         return Setting(
-            trace=read(self.trace) if trace is None else trace,
+            trace=trace,
             model=model if self.warm_up_s is None else replace(model, warm_up_s=self.warm_up_s),
             seed=self.seed,
             prestaged=self.prestaged,
@@ -129,7 +129,7 @@ def replayed(setting: Setting, names: Sequence[str]) -> list[Report]:
 def check_known(order: Order) -> None:
     """Replay the known rows and print both figures of each cell."""
     console = _console()
-    rows = list(known.check(order.setting()))
+    rows = list(known.check(order.setting(read(order.trace))))
     console.print(tables.against_known(rows))
     cells = [cell for _, _, compared in rows for cell in compared]
     console.print(f"{sum(cell.agrees for cell in cells)} of {len(cells)} figures agree within 2 %")

@@ -1,4 +1,4 @@
-"""Replays time-stamped requests with tokens as one endpoint, and carries out ``standby simulate`` for them."""
+"""Replays time-stamped requests with tokens as one endpoint."""
 
 from __future__ import annotations
 

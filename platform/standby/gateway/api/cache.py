@@ -13,15 +13,14 @@ from starlette.responses import Response
 
 from standby.bus.subjects import command_subject
 from standby.domain.cache_orders import CacheAction, CacheAnswer, CacheOrder
-from standby.domain.errors import BusUnavailable, ModelNotFound, NotFound, StandbyError, Unavailable
+from standby.domain.errors import BusUnavailable, ModelNotFound, NotFound, StandbyError
 from standby.domain.names import check_name, key
 from standby.domain.values import Value
 from standby.gateway.api.context import ApiRoute, Call, missing
+from standby.gateway.api.node_answers import answer_of
 from standby.gateway.api.responses import json_response, read_body
 from standby.gateway.api.usage import require_weights
 from standby.gateway.api.views import artifact_view, models_by_digest
-
-ANSWER_LIMIT_S: Final = 5.0
 
 
 class Wish(StrEnum):
@@ -125,16 +124,8 @@ async def _ask_all(call: Call, nodes: Sequence[str], order: CacheOrder) -> tuple
 
 
 async def _ask(call: Call, node: str, order: CacheOrder) -> CacheAnswer:
-    try:
-        raw = await call.context.bus.request(command_subject(node), order.encode(), ANSWER_LIMIT_S)
-    except BusUnavailable:
-        raise
-    except Unavailable as error:
-        raise Unavailable(
-            f"node {node!r} does not answer (limit {ANSWER_LIMIT_S:g} s)",
-            remedy="see `standby nodes`; repeat the order with the same intent, it is carried out once",
-            retry_after_s=1.0,
-        ) from error
+    again = "repeat the order with the same intent, it is carried out once"
+    raw = await answer_of(call, node, command_subject(node), order.encode(), again=again)
     return CacheAnswer.model_validate_json(raw)
 
 

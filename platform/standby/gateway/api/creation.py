@@ -40,7 +40,7 @@ class VariantBody(Value):
 
     @model_validator(mode="after")
     def _backends_fit(self) -> VariantBody:
-        _check_backends(self.backends, self.weights, self.policy)
+        _check_backends(self.backends, self.weights)
         return self
 
 
@@ -69,7 +69,7 @@ class EndpointBody(Value):
         if self.backends and self.model is None:
             msg = "give 'backends' inside the variant"
             raise ValueError(msg)
-        _check_backends(self.backends, self.weights, self.policy)
+        _check_backends(self.backends, self.weights)
         if "queue" in self.traffic.model_fields_set and self.traffic.queue is QueueMode.ADAPTIVE:
             _require_target(self.traffic)
         names = [item.name for item in self.variants]
@@ -112,7 +112,7 @@ class EndpointBody(Value):
         )
 
 
-def _check_backends(backends: tuple[Backend, ...], weights: str | None, policy: ScalePolicy | None) -> None:
+def _check_backends(backends: tuple[Backend, ...], weights: str | None) -> None:
     """Raise ValueError, with the field and the limit, for backends that cannot be together."""
     if not backends:
         return
@@ -125,9 +125,8 @@ def _check_backends(backends: tuple[Backend, ...], weights: str | None, policy: 
         msg = f"backends: {', '.join(doubles)} given more than once; give each a 'name' of its own"
         raise ValueError(msg)
     for backend in backends:
-        most = backend.max_instances or (policy or ScalePolicy()).max_instances
-        if backend.max_instances is not None and backend.min_ready > most:
-            msg = f"backends.{backend.label}: min_ready {backend.min_ready} is above max_instances {most}"
+        if backend.max_instances is not None and backend.min_ready > backend.max_instances:
+            msg = f"backends.{backend.label}: min_ready {backend.min_ready} is above max_instances {backend.max_instances}"
             raise ValueError(msg)
 
 

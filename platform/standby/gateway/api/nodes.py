@@ -10,15 +10,14 @@ from typing import Any, Final
 from starlette.responses import Response
 
 from standby.bus.subjects import mode_subject
-from standby.domain.errors import BusUnavailable, NotFound, Unavailable
+from standby.domain.errors import BusUnavailable, NotFound
 from standby.domain.instance import Instance
 from standby.domain.node_orders import NodeAction, NodeAnswer, NodeOrder
 from standby.domain.values import Value
 from standby.gateway.api.context import ApiRoute, Call
+from standby.gateway.api.node_answers import answer_of
 from standby.gateway.api.responses import json_response, read_body
 from standby.gateway.api.views import by_name, instance_view, models_by_digest, node_view
-
-ANSWER_LIMIT_S: Final = 5.0
 
 
 class OrderBody(Value):
@@ -55,16 +54,7 @@ async def order(call: Call) -> Response:
     if name not in known:
         raise NotFound(f"there is no node {name[:80]!r}", remedy=f"known are: {', '.join(known[:20]) or 'none'}")
     wish = NodeOrder(action=body.action, by=f"{call.key.name} ({call.key.id})")
-    try:
-        raw = await call.context.bus.request(mode_subject(name), wish.encode(), ANSWER_LIMIT_S)
-    except BusUnavailable:
-        raise
-    except Unavailable as error:
-        raise Unavailable(
-            f"node {name!r} does not answer (limit {ANSWER_LIMIT_S:g} s)",
-            remedy="see `standby nodes`; the order can be repeated",
-            retry_after_s=1.0,
-        ) from error
+    raw = await answer_of(call, name, mode_subject(name), wish.encode(), again="the order can be repeated")
     return json_response(NodeAnswer.model_validate_json(raw).model_dump(exclude={"schema_version"}))
 
 

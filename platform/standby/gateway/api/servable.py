@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from standby.domain.endpoint import Backend, Variant
 from standby.domain.engine_choice import check_options
 from standby.domain.errors import InvalidInput, UnsupportedArtifact
-from standby.domain.model import EngineKind, Manifest, Model
+from standby.domain.model import Manifest, Model
 from standby.domain.node import Node
 from standby.domain.serving import engine_for
 from standby.gateway.api.usage import require_weights
@@ -28,7 +28,7 @@ def check_servable(model: Model, variant: Variant, nodes: Iterable[Node]) -> Non
 
 
 def _check_plain(model: Model, weights: str | None) -> None:
-    manifest = model.manifest if weights is None else require_weights(model, weights)
+    manifest = _manifest(model, weights)
     if engine_for(model, manifest) not in manifest.refusals:
         return
     reasons = "; ".join(f"{kind.value}: {reason}" for kind, reason in manifest.refusals.items())
@@ -41,14 +41,14 @@ def _check_plain(model: Model, weights: str | None) -> None:
 
 def _check_backend(model: Model, backend: Backend) -> None:
     try:
-        manifest = model.manifest if backend.weights is None else require_weights(model, backend.weights)
+        manifest = _manifest(model, backend.weights)
     except InvalidInput as error:
         raise InvalidInput(f"backend {backend.label!r}: {error.message}", remedy=error.remedy) from None
-    reason = _refusal(backend.engine, manifest)
+    reason = manifest.refusals.get(backend.engine)
     if reason is None:
         return
-    able = [name for name, other in sorted(model.weights.items()) if _refusal(backend.engine, other) is None]
-    if _refusal(backend.engine, model.manifest) is None:
+    able = [name for name, other in sorted(model.weights.items()) if backend.engine not in other.refusals]
+    if backend.engine not in model.manifest.refusals:
         able.insert(0, "the registered ones (leave 'weights' out)")
     raise UnsupportedArtifact(
         f"backend {backend.label!r}: {backend.engine.value} cannot serve {_words(model, backend.weights)}: {reason}",
@@ -58,8 +58,8 @@ def _check_backend(model: Model, backend: Backend) -> None:
     )
 
 
-def _refusal(engine: EngineKind, manifest: Manifest) -> str | None:
-    return manifest.refusals.get(engine)
+def _manifest(model: Model, weights: str | None) -> Manifest:
+    return model.manifest if weights is None else require_weights(model, weights)
 
 
 def _words(model: Model, weights: str | None) -> str:

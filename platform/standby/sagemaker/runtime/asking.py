@@ -92,9 +92,8 @@ class Understanding:
         if target.serverless and len(body) > self.limits.serverless_bytes:
             raise answers.too_large(len(body), self.limits.serverless_bytes, "request body")
         payload, call = self._form(request, target, body)
-        ask = asks.ask_of(payload, call.body, wished=urgency, adapter=asks.adapter_in(payload.get("model"), target.served_name))
-        call = call._replace(body=asks.asking_usage(payload, call.body, ask))
-        return Asked(target, payload, call, body, wished.session, ask, asker.priority)
+        sent, ask = asks.prepared(payload, call.body, target.served_name, urgency)
+        return Asked(target, payload, call._replace(body=sent), body, wished.session, ask, asker.priority)
 
     async def caller(self, request: Request) -> tuple[Asker, bytes | None]:
         """Return who asks, and the request's body where a signature covers it, else None: it is not read yet.

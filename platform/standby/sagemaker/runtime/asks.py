@@ -19,7 +19,7 @@ from standby.domain.priority import Priority
 PRIORITY_HEADER: Final = b"x-standby-priority"
 # How much of two prompts must be the same for them to count as beginning alike.
 PREFIX_BYTES: Final = 256
-# What a prompt of token numbers counts for each of them.
+# How many bytes of a prompt count as a token, and how many a token number counts.
 BYTES_PER_TOKEN: Final = 4
 # A limit above this is none: JSON's numbers have any size, a float has not. Nor is one below 0.
 MOST_TOKENS: Final = 1 << 31
@@ -73,6 +73,12 @@ def ask_of(payload: Mapping[str, Any], body: bytes, *, wished: Priority | None =
         limit = None
     wants_usage = streams and (inputs or _usage_is_wanted(payload))
     return Ask(size, partial(prompt_in, body), prefix, limit, streams, wants_usage, adapter, wished)
+
+
+def prepared(payload: Mapping[str, Any], body: bytes, served_name: str, wished: Priority | None, /) -> tuple[bytes, Ask]:
+    """Return ``body`` as an engine is asked with it, and its facts. Its model has been put right (forms.named)."""
+    ask = ask_of(payload, body, wished=wished, adapter=adapter_in(payload.get("model"), served_name))
+    return asking_usage(payload, body, ask), ask
 
 
 def prompt_in(body: bytes) -> str:

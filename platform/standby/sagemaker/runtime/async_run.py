@@ -50,8 +50,7 @@ class Execution:
         except InvalidInput as error:
             # A container would say this.
             raise ContainerAnswered(400, str(error).encode()) from None
-        adapter = asks.adapter_in(payload.get("model"), target.served_name)
-        ask = asks.ask_of(payload, call.body, wished=work.wished, adapter=adapter)
+        sent, ask = asks.prepared(payload, call.body, target.served_name, work.wished)
         kept = Captured(self.body_bytes, place_of(work, self.region))
         outlet: Outlet = kept
         inputs = call.form is forms.Form.INPUTS
@@ -63,7 +62,7 @@ class Execution:
         job = Job(
             call.path,
             _headers(work, inputs=inputs),
-            asks.asking_usage(payload, call.body, ask),
+            sent,
             [],
             work.limit_s,
             aws=True,

@@ -16,7 +16,8 @@ from standby.sagemaker.runtime.dialects import Dialect, Family, Lines
 from standby.sagemaker.runtime.forms import reason
 
 MAX_EVENT: Final = 1024 * 1024
-_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
+# What ends an event.
+ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 @dataclass(slots=True)
@@ -74,7 +75,7 @@ class LineWriter:
 
     def _events(self) -> Iterator[bytes]:
         while True:
-            ends = [(at, len(mark)) for mark in _ENDS if (at := self._buffer.find(mark, self._searched)) >= 0]
+            ends = [(at, len(mark)) for mark in ENDS if (at := self._buffer.find(mark, self._searched)) >= 0]
             if not ends:
                 # The longest mark may have begun; what lies before it is not searched again.
                 self._searched = max(0, len(self._buffer) - 3)

@@ -17,10 +17,10 @@ import pydantic_core
 from standby.sagemaker.errors import AwsError
 from standby.sagemaker.runtime.answers import openai_answer
 from standby.sagemaker.runtime.contract import AnswerBroken, Headers, Message, Send
+from standby.sagemaker.runtime.lines import ENDS
 from standby.sagemaker.runtime.outlets import Outlet
 from standby.wire.sse import EVENT_STREAM
 
-_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 # Proxies that collect an answer before they pass it on would keep the comments too.
 _EARLY: Final[Headers] = [(b"content-type", EVENT_STREAM), (b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 # The loop's timers may be early by their resolution.
@@ -92,7 +92,7 @@ class OpenAIOutlet(Outlet):
         if self._over or not self._events:
             return
         self._ends()
-        boundary = b"" if not self._last or self._last.endswith(_ENDS) else b"\n\n"
+        boundary = b"" if not self._last or self._last.endswith(ENDS) else b"\n\n"
         await self._finish(boundary + b"data: " + envelope + b"\n\n")
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class OpenAIOutlet(Outlet):
         if not self.started:
             self.started = self._early = True
             await self._send({"type": "http.response.start", "status": 200, "headers": [*_EARLY, *self._headers]})
-        if self._last and not self._last.endswith(_ENDS):
+        if self._last and not self._last.endswith(ENDS):
             return
         waited = self._monotonic() - self._began
         told = b"the engine is silent" if self._answering else b"waiting for the first token"
