@@ -76,7 +76,7 @@ def setback_of(outcome: RelayOutcome) -> Setback | None:
 
 def engine_died(outcome: RelayOutcome) -> bool:
     """Whether an engine that may have had the request is no more: not a door, not a network, not one connection."""
-    return outcome.saw and outcome.gone
+    return outcome.saw and outcome.gone > 0
 
 
 def of_the_engine(outcome: RelayOutcome) -> bool:

@@ -49,7 +49,7 @@ class Conviction(NamedTuple):
 class Death(NamedTuple):
     """An engine's end, as a request that was with it learns of it.
 
-    ``alone``: no other request of this gateway was there. ``read``: the engine had certainly read it; one that reached an
+    ``alone``: no other request was there, of any gateway. ``read``: the engine had certainly read it; one that reached an
     engine at its end is not what it died of.
     """
 

@@ -52,9 +52,15 @@ class PoisonGuard:
                 work.quarantined_s += self.monotonic() - began
             yield
 
-    def died(self, work: Work, grant: Grant, *, read: bool) -> Verdict:
-        """An engine has died with this request in flight; ``read``: it certainly had read it."""
-        return self.book.died(work.who, self._mark(work), self._death(work, grant, read=read), self.monotonic())
+    def died(self, work: Work, grant: Grant, *, read: bool, beside: int = 1) -> Verdict:
+        """An engine has died with this request in flight; ``read``: it certainly had read it.
+
+        ``beside`` is how many were in flight there, of all gateways, this one included.
+        """
+        death = self._death(work, grant, read=read)
+        if beside > 1:
+            death = death._replace(alone=False)
+        return self.book.died(work.who, self._mark(work), death, self.monotonic())
 
     def faulty(self, work: Work, grant: Grant, *, read: bool) -> None:
         """An engine has answered with a fault of its own: it may be at its end without its socket's telling."""

@@ -27,7 +27,7 @@ class _Ending:
     reason: str = ""
     saw: bool = False
     fault: str = ""
-    gone: bool = False
+    gone: int = 0
     read: bool = False
 
 
@@ -181,7 +181,7 @@ class Attempt:
             fault = marks[ENGINE_ERROR].decode("latin-1")
             seen = marks.get(ENGINE_SAW)
             saw, read = seen != _NOTHING, seen == _ALL
-            self._refused = _Ending(OutcomeKind.ENGINE_FAILED, fault, saw, fault, ENGINE_GONE in marks, read)
+            self._refused = _Ending(OutcomeKind.ENGINE_FAILED, fault, saw, fault, int(marks.get(ENGINE_GONE, b"0")), read)
         elif head.status == HTTPStatus.SERVICE_UNAVAILABLE and self._request.declinable:
             self._refused = _DECLINED
 
@@ -203,7 +203,7 @@ class Attempt:
             fault = connection.trailer_fault.decode("latin-1")
             # The door has closed the stream with its error event; it was no success all the same.
             self._emit(_broken_off(data, fault))
-            self._end(_Ending(OutcomeKind.BROKEN_MID_STREAM, fault, True, fault, connection.trailer_gone, True))
+            self._end(_Ending(OutcomeKind.BROKEN_MID_STREAM, fault, True, fault, int(connection.trailer_gone or b"0"), True))
         else:
             self._emit({"type": "http.response.body", "body": data, "more_body": False})
             self._end(_DONE)

@@ -134,7 +134,7 @@ class WireConnection(asyncio.Protocol):
         self.reused = False
         self.heard = False
         self.trailer_fault = b""
-        self.trailer_gone = False
+        self.trailer_gone = b""
         self.on_idle_close: Callable[[WireConnection], None] | None = None
         self._reuse_chunked = reuse_chunked
         self._sink: ResponseSink | None = None
@@ -157,7 +157,7 @@ class WireConnection(asyncio.Protocol):
         self._sink = sink
         self.heard = False
         self.trailer_fault = b""
-        self.trailer_gone = False
+        self.trailer_gone = b""
         self.transport.write(data)
 
     def pause(self) -> None:
@@ -258,7 +258,7 @@ class WireConnection(asyncio.Protocol):
         elif name.lower() == ENGINE_ERROR:
             self.trailer_fault = value
         elif name.lower() == ENGINE_GONE:
-            self.trailer_gone = True
+            self.trailer_gone = value
 
     def on_headers_complete(self) -> None:
         status = self._parser.get_status_code()

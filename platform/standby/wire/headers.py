@@ -2,9 +2,9 @@
 
 A request to a door is plain HTTP/1.1 with the engine's own path plus TOKEN, INSTANCE, EPOCH and REQUEST_ID. A door that
 refuses before the engine saw anything sets REFUSED. A door whose engine failed before the first byte answers 502 with
-ENGINE_ERROR and ENGINE_SAW (a ``Sight``), and with ENGINE_GONE where the engine itself is no more; after the first byte of a
-chunked event stream it ends the body with an error event and sets ENGINE_ERROR (and ENGINE_GONE) as a trailer, so that the
-gateway does not take the orderly end for a success.
+ENGINE_ERROR and ENGINE_SAW (a ``Sight``), and where the engine itself is no more with ENGINE_GONE: the number of requests, of
+all gateways, that were in flight at its end. After the first byte of a chunked event stream it ends the body with an error
+event and sets ENGINE_ERROR (and ENGINE_GONE) as a trailer, so that the gateway does not take the orderly end for a success.
 """
 
 from __future__ import annotations

@@ -55,6 +55,27 @@ async def test_engine_failure_before_the_first_byte_is_a_502(rig: Rig, handler: 
     assert rig.in_flight == 0
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("together", [1, 3])
+async def test_all_learn_how_many_were_in_flight_when_the_engine_ended(
+    rig: Rig, socket_path: Path, together: int, streamed: bool
+) -> None:
+    """They may be several gateways' requests, each of which believes that it was alone: no engine dies of all of them."""
+
+    async def die(call: Call) -> None:
+        if streamed:
+            await call.begin_stream()
+            await call.chunk(b"data: 1\n\n")
+        await until(lambda: len(rig.engine.calls) == together)
+        socket_path.unlink(missing_ok=True)
+        call.close()
+
+    rig.engine.handler = die
+    answers = await asyncio.gather(*(rig.ask() for _ in range(together)))
+    marks = [answer.trailers if streamed else answer.headers for answer in answers]
+    assert [one["x-standby-engine-gone"] for one in marks] == [str(together)] * together
+
+
 @pytest.mark.parametrize("tail", [b"data: 2\n\n", b"data: {unfini"])
 async def test_event_stream_that_breaks_ends_with_an_error_event(rig: Rig, tail: bytes) -> None:
     """Field case B26: an error event on its own, no [DONE], and a trailer by which the gateway counts a failure."""

@@ -350,18 +350,19 @@ class Exchange:
 
     def _fail(self, fault: EngineFault, message: str, *, gone: bool = False) -> None:
         cut = False
+        beside = self._gate.dying() if gone or fault is EngineFault.DIED else 0
         if fault in (EngineFault.DIED, EngineFault.MALFORMED):
             self._gate.pulse.broken(self._clock())
         if self._state is not ExchangeState.STREAMING:
             marks = [(ENGINE_ERROR, fault.encode()), (ENGINE_SAW, self._sight.encode())]
             if gone:
-                marks.append((ENGINE_GONE, b"1"))
+                marks.append((ENGINE_GONE, b"%d" % beside))
             self._gateway.answer(502, marks, message.encode())
         elif self._chunked_answer and self._head is not None and self._head.event_stream:
             event = error_event(f"engine_{fault}", message, self._tail)
             trailer = b"%b: %b\r\n" % (ENGINE_ERROR, fault.encode())
             if gone:
-                trailer += b"%b: 1\r\n" % ENGINE_GONE
+                trailer += b"%b: %d\r\n" % (ENGINE_GONE, beside)
             last = b"%x\r\n%b\r\n0\r\n%b\r\n" % (len(event), event, trailer)
             self._gateway.transport.write(last)
         else:

@@ -56,6 +56,7 @@ class Gate:
         self._last_end: float | None = None
         self._served = 0
         self._failures = 0
+        self._died_with = 0
         self.pulse = Pulse()
 
     def reopen(self, *, epoch: int, slots: int) -> None:
@@ -64,6 +65,7 @@ class Gate:
         self.pool = ConnectionPool(self.address, reuse_chunked=False)
         self.epoch, self.slots, self.state = epoch, slots, GateState.OPEN
         self._epoch_header = str(epoch).encode()
+        self._died_with = 0
         self.pulse.forget()
 
     def refusal(self, epoch: bytes) -> Refusal | None:
@@ -92,12 +94,22 @@ class Gate:
         self._last_end = now
         self._served += served
         self._failures += engine_failed
+        if served:
+            self._died_with = 0
         if served or 0 < status < HTTPStatus.INTERNAL_SERVER_ERROR:
             self.pulse.answered(now, status, busy=self.busy)
         if not self._in_flight:
             self._tell_waiters()
         if not self._in_flight or engine_failed:
             self._on_change(self.instance)
+
+    def dying(self) -> int:
+        """Return how many requests of all gateways were in flight at the engine's end; call it before their slots go back.
+
+        They learn of it one after the other: the first one saw them all.
+        """
+        self._died_with = max(self._died_with, len(self._in_flight))
+        return self._died_with
 
     def fence(self) -> None:
         """Let nothing new pass; idle connections to the engine are closed, those in use live until their answer ends."""
