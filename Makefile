@@ -146,6 +146,10 @@ bench-coldstart: $(DEV) vllm $(RAY)/.installed ## Starts to the first token: pla
 bench-policy: $(DEV) ## Policies on a trace: cold starts, waits, waste, cost; and the time of one plan.
 	$(BIN)/python tests/benchmarks/bench_policy.py $(BENCH_ARGS)
 
+.PHONY: bench-telemetry
+bench-telemetry: $(DEV) ## What watching costs: metrics and traces, the console's page, the load generator beside locust.
+	$(BIN)/python tests/benchmarks/bench_telemetry.py $(BENCH_ARGS)
+
 clean: ## Remove the environment and every cache.
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -218,7 +218,8 @@ def start_litellm(processes: Processes, litellm: str, engine_port: int, folder: 
 # -- measuring -----------------------------------------------------------------------------------------------
 
 
-def _checked(stack: Stack, tally: Tally) -> Tally:
+def checked(stack: Stack, tally: Tally) -> Tally:
+    """Return ``tally``; ends the benchmark where requests failed."""
     if tally.errors or not tally.requests:
         sys.exit(f"bench-proxy: {stack.name}: {tally.errors} errors in {tally.requests} requests; the figures mean nothing")
     return tally
@@ -227,7 +228,7 @@ def _checked(stack: Stack, tally: Tally) -> Tally:
 async def measure_requests(stack: Stack, duration_s: float, at_once: int = AT_ONCE) -> None:
     """CPU for each plain request, with many at once."""
     before = cpu_seconds(stack.pids)
-    tally = _checked(stack, await load(stack.address, stack.request(), at_once=at_once, duration_s=duration_s))
+    tally = checked(stack, await load(stack.address, stack.request(), at_once=at_once, duration_s=duration_s))
     stack.note("request_us", (cpu_seconds(stack.pids) - before) / tally.requests * 1e6)
     stack.note("requests_per_s", tally.requests / duration_s)
 
@@ -242,16 +243,16 @@ async def measure_chunks(stack: Stack) -> None:
     """CPU for each streamed chunk, with many streams at once."""
     request = stack.request(stream=True, max_tokens=int(STREAM_S * RATE), bench_rate=RATE)
     before = cpu_seconds(stack.pids)
-    tally = _checked(stack, await load(stack.address, request, at_once=AT_ONCE, duration_s=60, count=1))
+    tally = checked(stack, await load(stack.address, request, at_once=AT_ONCE, duration_s=60, count=1))
     stack.note("chunk_us", (cpu_seconds(stack.pids) - before) / (tally.body_bytes / EVENT_BYTES) * 1e6)
 
 
 async def measure_latency(stack: Stack, duration_s: float) -> None:
     """Latency of a plain request and of the first streamed byte, one at once."""
-    tally = _checked(stack, await load(stack.address, stack.request(), at_once=1, duration_s=duration_s))
+    tally = checked(stack, await load(stack.address, stack.request(), at_once=1, duration_s=duration_s))
     stack.note("p50_us", tally.latency_p50_us)
     request = stack.request(stream=True, max_tokens=4, bench_rate=1000)
-    tally = _checked(stack, await load(stack.address, request, at_once=1, duration_s=duration_s))
+    tally = checked(stack, await load(stack.address, request, at_once=1, duration_s=duration_s))
     stack.note("ttft_us", tally.first_byte_p50_us)
 
 

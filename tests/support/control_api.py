@@ -22,12 +22,15 @@ from standby.bus.connection import Bus
 from standby.bus.events import EventLog
 from standby.bus.mirror import Mirror
 from standby.bus.tables_set import Tables, open_tables
+from standby.console.settings import ConsoleSettings
 from standby.domain.access import Role
 from standby.domain.endpoint import EndpointStatus, Failure
 from standby.domain.instance import Instance, InstanceState
 from standby.gateway import keys
+from standby.gateway.accounts import Accounts
 from standby.gateway.api.context import ApiContext, Copies
 from standby.gateway.api.routes import api_routes
+from standby.gateway.console_side import ConsoleSide
 from standby.host.sealing import SealingKey
 from support.builders import an_instance
 from support.nats_server import NatsServer, nats_server
@@ -149,6 +152,9 @@ async def _context(stack: AsyncExitStack, bus: Bus, environment: Mapping[str, st
         mirror = getattr(copies, name)
         await mirror.start()
         stack.push_async_callback(mirror.stop)
+    console = ConsoleSide(bus, events, copies, Accounts(), lambda: (), "test", ConsoleSettings())
+    stack.push_async_callback(console.stop)
+    await console.start()
     return ApiContext(
         bus=bus,
         tables=tables,
@@ -159,6 +165,7 @@ async def _context(stack: AsyncExitStack, bus: Bus, environment: Mapping[str, st
         open_sources=True,
         sealing=SealingKey(bytes(32)),
         heartbeat_s=0.2,
+        feed=console.feed,
         inspect=functools.partial(inspect, environment=environment),
     )
 

@@ -18,6 +18,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from standby.bus.settings import BusSettings
+from standby.console.settings import ConsoleSettings
 from standby.controller.settings import ControllerSettings
 from standby.domain.model import EngineKind
 from standby.domain.settings import Settings
@@ -27,6 +28,7 @@ from standby.runtime.engines.registry import RuntimeSettings
 from standby.runtime.engines.tensorrt_llm_options import TensorRtLlmOptions
 from standby.runtime.engines.vllm_options import VllmOptions
 from standby.telemetry import metrics
+from standby.telemetry.tracing_settings import TracingSettings
 from standby.warm_pool.settings import NodeSettings
 
 ROOT: Final = Path(__file__).parents[2]
@@ -35,10 +37,12 @@ COMPONENTS: Final = ("platform", "controller", "runtime", "warm_pool")
 READERS: Final[Mapping[type[Settings], tuple[str, ...]]] = MappingProxyType(
     {
         GatewaySettings: ("gateway",),
+        ConsoleSettings: ("gateway",),
         ControllerSettings: ("controller",),
         NodeSettings: ("node",),
         RuntimeSettings: ("node",),
         BusSettings: ("gateway", "controller", "node"),
+        TracingSettings: ("gateway", "node"),
     }
 )
 
@@ -47,6 +51,15 @@ ENGINE_OPTIONS: Final[Mapping[EngineKind, type[BaseModel]]] = MappingProxyType(
         EngineKind.LLAMA_CPP: LlamaCppOptions,
         EngineKind.VLLM: VllmOptions,
         EngineKind.TENSORRT_LLM: TensorRtLlmOptions,
+    }
+)
+
+# Each process's registry, and the component of the repository that sets what is in it.
+PROCESSES: Final = MappingProxyType(
+    {
+        "gateway": (metrics.GATEWAY, "platform"),
+        "node": (metrics.NODE, "warm_pool"),
+        "controller": (metrics.CONTROLLER, "controller"),
     }
 )
 
@@ -105,9 +118,15 @@ def metrics_page() -> str:
     """Return ``docs/metrics.md``."""
     return _page(
         "Metrics",
-        "Prometheus text at the gateway's `/metrics` (open to this machine; elsewhere it needs an administrator's key) and "
-        "on a node's loopback port `STANDBY_METRICS_PORT`. Labels hold registered names only; what a caller invents is "
-        "`other`.",
+        "Prometheus text at the gateway's `/metrics` (open to this machine; elsewhere it needs an administrator's key), and "
+        "on loopback ports of a node (`STANDBY_METRICS_PORT`) and a controller (`STANDBY_CONTROLLER_METRICS_PORT`). Each "
+        "process is a target of its own: `standby up` starts them all with ports of theirs, and lists them for Prometheus's "
+        "`file_sd_configs` in `prometheus-targets.json` in its state folder.\n\n"
+        "Labels hold registered names only; what a caller invents is `other`. The series of an endpoint stay while it exists, "
+        "at zero as well, and go with it; those of its memory on a node go when it has had no instance there for a quarter "
+        "of an hour. A counter is a sum of one process: add the gateways up.\n\n"
+        "Each process also exposes the client library's own `process_…` figures: "
+        "`sum(rate(process_cpu_seconds_total[5m])) / sum(rate(standby_requests_total[5m]))` is what a request costs.",
         _table(
             ("metric", "type", "labels", "meaning", "exposed by"),
             (_metric_row(metric, who) for metric, who in _exposed()),
@@ -194,12 +213,28 @@ def _allowed(info: FieldInfo) -> str:
     return "text" if low is None and high is None else f"{low} to {high}"
 
 
+def set_somewhere(metric: MetricWrapperBase) -> bool:
+    """Whether a process that exposes the metric names it where it is set; what is the same for all stands in telemetry."""
+    (name,) = (name for name, value in vars(metrics).items() if value is metric)
+    parts = {"telemetry", *(PROCESSES[who][1] for who in exposed_by(metric))}
+    texts = "\n".join(path.read_text() for part in parts for path in _below(part))
+    return re.search(rf"\bmetrics\.{name}\b", texts) is not None
+
+
+def exposed_by(metric: MetricWrapperBase) -> tuple[str, ...]:
+    """Return the processes at whose /metrics it stands."""
+    return tuple(who for who, (registry, _) in PROCESSES.items() if metric in registry._collector_to_names)
+
+
+def _below(part: str) -> list[Path]:
+    """Return the sources of a component of the repository, or of the telemetry that all of them share."""
+    root = ROOT / "platform" / "standby" / part if part == "telemetry" else ROOT / part / "standby"
+    return sorted(root.rglob("*.py"))
+
+
 def _exposed() -> Iterable[tuple[MetricWrapperBase, str]]:
-    texts = {name: "\n".join(_sources(part)) for name, part in (("gateway", "platform"), ("node", "warm_pool"))}
-    names = {id(value): name for name, value in vars(metrics).items()}
     for metric in defined_metrics():
-        users = [who for who, text in texts.items() if re.search(rf"\bmetrics\.{names[id(metric)]}\b", text)]
-        yield metric, ", ".join(users)
+        yield metric, ", ".join(exposed_by(metric))
 
 
 def _metric_row(metric: MetricWrapperBase, who: str) -> tuple[str, ...]:

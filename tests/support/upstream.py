@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -153,7 +154,25 @@ async def upstream(socket: Path, handler: Handler) -> AsyncIterator[Upstream]:
     engine = Upstream(socket, handler)
     server = await asyncio.get_running_loop().create_unix_server(lambda: _Connection(engine), str(socket))
     try:
-        yield engine
+        async with _served(engine, server):
+            yield engine
+    finally:
+        socket.unlink(missing_ok=True)
+
+
+@contextlib.asynccontextmanager
+async def tcp_upstream(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[Upstream, int]]:
+    """Run one on a free port of the loopback interface, which is yielded beside it."""
+    engine = Upstream(Path("/nowhere"), handler)
+    server = await asyncio.get_running_loop().create_server(lambda: _Connection(engine), "127.0.0.1", 0, ssl=tls)
+    async with _served(engine, server):
+        yield engine, server.sockets[0].getsockname()[1]
+
+
+@contextlib.asynccontextmanager
+async def _served(engine: Upstream, server: asyncio.Server) -> AsyncIterator[None]:
+    try:
+        yield
     finally:
         server.close()
         for connection in tuple(engine.open):
@@ -162,7 +181,6 @@ async def upstream(socket: Path, handler: Handler) -> AsyncIterator[Upstream]:
             task.cancel()
         await asyncio.gather(*engine.tasks, return_exceptions=True)
         await server.wait_closed()
-        socket.unlink(missing_ok=True)
 
 
 async def echo(call: Call) -> None:

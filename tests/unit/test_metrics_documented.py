@@ -26,7 +26,15 @@ def test_every_metric_is_documented_and_used(metric: MetricWrapperBase) -> None:
     assert cells[1] == described.type
     assert described.documentation
     assert cells[3] == described.documentation
-    assert cells[4], "defined, and set by nobody"
+    assert cells[4]
+    assert reference.set_somewhere(metric), "defined, and set by nobody"
+
+
+def test_each_process_exposes_what_it_costs() -> None:
+    """CPU time and memory, by the library's own names."""
+    for registry, _ in reference.PROCESSES.values():
+        names = {family.name for family in registry.collect()}
+        assert {"process_cpu_seconds", "process_resident_memory_bytes"} <= names
 
 
 def test_the_page_is_what_the_code_says() -> None:

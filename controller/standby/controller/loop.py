@@ -17,6 +17,7 @@ from standby.bus.events import EventLog
 from standby.bus.subjects import ALL_BEATS, ALL_DEMAND, ALL_OUTLOOKS
 from standby.bus.subscription import Subscription
 from standby.bus.tables_set import Tables
+from standby.controller import figures
 from standby.controller.actions import Action, Decision, Plan, awaited
 from standby.controller.apply import Applied, Applier
 from standby.controller.demand import DemandBook
@@ -227,6 +228,7 @@ class Controller:
         try:
             await self._write(made.actions, done)
         finally:
+            figures.wrote(done.events)
             for event in done.events:
                 await self._events.publish(event)
         for decision in made.decisions:
@@ -246,7 +248,9 @@ class Controller:
         if not whole and not names:
             return None
         view = self.state.view(None if whole else names)
+        began = time.perf_counter()
         made = plan(view, now)
+        figures.planned(time.perf_counter() - began)
         self._book.look_ahead(view.endpoints, made.horizons)
         if whole:
             self._wakes.clear()
@@ -278,6 +282,7 @@ class Controller:
         if now - self._told.get(about, -math.inf) < _NOTE_AGAIN_S:
             return
         self._told[about] = now
+        figures.held_back(decision)
         await self._events.publish(self._applier.tell(decision))
 
     async def _wait(self) -> None:

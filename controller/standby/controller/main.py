@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import sys
+from functools import partial
 from typing import Annotated, Final
 
 import typer
@@ -15,11 +16,13 @@ from standby.bus.connection import Bus
 from standby.bus.events import EventLog
 from standby.bus.settings import BusSettings
 from standby.bus.tables_set import open_tables
+from standby.controller import figures
 from standby.controller.loop import Controller
 from standby.controller.settings import ControllerSettings
 from standby.domain.errors import StandbyError
 from standby.host import tasks as host_tasks
-from standby.telemetry import logs
+from standby.telemetry import logs, metrics
+from standby.telemetry.exposition import exposed
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +66,14 @@ async def serve(settings: ControllerSettings, bus_settings: BusSettings) -> None
                 economy=settings.economy,
             )
             log.info("controller %s runs, bus %s", settings.controller_name, bus.where)
-            await _until_told(controller)
+            async with exposed(
+                metrics.CONTROLLER,
+                settings.controller_metrics_port,
+                partial(figures.refresh, bus, controller.state, controller.leadership),
+                variable="STANDBY_CONTROLLER_METRICS_PORT",
+                port_file=settings.metrics_port_file,
+            ):
+                await _until_told(controller)
         finally:
             await events.close()
     finally:

@@ -52,6 +52,10 @@ class ControllerSettings(Settings):
         allow_inf_nan=False,
         description="of a node's free device memory, for climbs ahead of demand; 0: none",
     )
+    controller_metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="loopback port for the controller's /metrics; unset: off, 0: any free one"
+    )
+    metrics_port_file: str | None = Field(default=None, description="where to write the metrics' port that was bound")
     log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
     log_format: LogFormat = Field(default="human", description="human, or json: one object per line")
 

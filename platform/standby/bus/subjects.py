@@ -69,6 +69,16 @@ def mode_subject(node: str) -> str:
     return f"{COMMAND}.{node}.mode"
 
 
+def logs_subject(node: str) -> str:
+    """Where a node is asked for its engines' logs (a ``LogOrder``)."""
+    return f"{COMMAND}.{node}.logs"
+
+
+def profile_subject(node: str) -> str:
+    """Where a node is told to profile its engines (a ``ProfileOrder``)."""
+    return f"{COMMAND}.{node}.profile"
+
+
 def outlook_subject(tenant: str, endpoint: str) -> str:
     """Where the leading controller answers what it means to do with an endpoint (an ``Outlook``)."""
     return f"{OUTLOOK}.{tenant}.{endpoint}"

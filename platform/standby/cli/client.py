@@ -87,13 +87,23 @@ class Client:
 
     async def event_stream(self, params: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
         """Yield events as ``GET /api/v1/events`` takes its parameters, until the gateway ends the stream."""
+        async for _, event in self.server_events("/api/v1/events", params):
+            yield event
+
+    async def server_events(
+        self, path: str, params: Mapping[str, str], *, silence_s: float = EVENT_SILENCE_S
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+        """Yield a stream's events with their kinds, until the gateway ends it; Unavailable after ``silence_s`` of silence."""
         with self._translated():
-            async with self._http.stream("GET", "/api/v1/events", params=params, timeout=EVENT_SILENCE_S) as response:
+            async with self._http.stream("GET", path, params=params, timeout=silence_s) as response:
                 if response.status_code >= 400:
                     raise_for_error(response.status_code, await response.aread())
+                kind = ""
                 async for line in response.aiter_lines():
-                    if line.startswith("data:"):
-                        yield json.loads(line[5:])
+                    if line.startswith("event:"):
+                        kind = line[6:].strip()
+                    elif line.startswith("data:"):
+                        yield kind, json.loads(line[5:])
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from standby.cli.output import print_facts, print_json, print_table, size
+from standby.cli.output import failure_lines, print_facts, print_json, print_table, size
 from standby.cli.session import JsonOption, options
 from standby.domain.durations import format_duration
 
@@ -61,6 +61,10 @@ def status(ctx: typer.Context, json: JsonOption = False) -> None:
             ("instances", _counts(answer["instances"])),
         ]
     )
+    for failure in answer.get("failed", ()):
+        print(f"\nendpoint {failure['endpoint']} failed: {failure['reason']} ({failure['attempts']} in a row)")
+        for line in failure_lines(failure):
+            print(f"  {line}")
 
 
 def _bus(bus: dict[str, Any]) -> str:

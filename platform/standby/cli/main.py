@@ -15,6 +15,7 @@ from standby.cli.session import Options
 _USE: Final = "Use"
 _OPERATE: Final = "Operate"
 _START: Final = "Start"
+_MEASURE: Final = "Measure"
 
 COMMANDS: Final[Mapping[str, Lazy]] = MappingProxyType(
     {
@@ -35,6 +36,11 @@ COMMANDS: Final[Mapping[str, Lazy]] = MappingProxyType(
         "cache": Lazy("standby.cli.cache:app", "List, pin, unpin and evict what nodes have cached.", _OPERATE),
         "keys": Lazy("standby.cli.keys:app", "Create, list, expire and revoke keys, for AWS's tools too.", _OPERATE),
         "tenants": Lazy("standby.cli.tenants:app", "Create, list, set, disable and enable tenants.", _OPERATE),
+        "top": Lazy("standby.cli.top.command:top", "Watch the ladder, endpoints, nodes and decisions live.", _OPERATE),
+        "logs": Lazy("standby.cli.logs:logs", "Show why an endpoint's engine failed, and the end of its log.", _OPERATE),
+        "profile": Lazy("standby.cli.profile:profile", "Profile an endpoint's engine while it works.", _OPERATE),
+        "bench": Lazy("standby.bench.command:bench", "Put load on any endpoint, and measure what it answers.", _MEASURE),
+        "compare": Lazy("standby.bench.compare.command:compare", "The same load on two targets, side by side.", _MEASURE),
         "status": Lazy("standby.cli.cluster:status", "Show the state of the whole.", _OPERATE),
         "doctor": Lazy("standby.cli.doctor:doctor", "Say what is missing on this machine and how to get it.", _OPERATE),
     }

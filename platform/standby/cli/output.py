@@ -81,10 +81,14 @@ def moment(at: float | None) -> str:
 
 
 def failure_lines(failure: dict[str, Any]) -> list[str]:
-    """Return why something failed: the first error line, then the end of the log."""
+    """Return why something failed: the first error line, where it was, when it is tried again, then the end of the log."""
     lines = []
     if failure.get("first_error"):
         lines.append(f"first error: {failure['first_error']}")
+    if failure.get("node"):
+        lines.append(f"it was: {failure['instance']} on node {failure['node']}")
+    if failure.get("next_retry_at"):
+        lines.append(f"next try: {moment(failure['next_retry_at'])} UTC")
     tail = failure.get("log_tail") or []
     if tail:
         lines.append("the log ends:")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 import httpx
@@ -27,6 +28,7 @@ _CLOSE_S: Final = 5.0
 _NODE_GRACE_S: Final = 60.0
 
 _FIRST_GATEWAY: Final = "gateway"
+METRICS_PORT: Final = MappingProxyType({"node": "STANDBY_METRICS_PORT", "controller": "STANDBY_CONTROLLER_METRICS_PORT"})
 
 Say = Callable[[str], None]
 
@@ -97,6 +99,8 @@ async def _start(options: StackOptions, cleanup: AsyncExitStack, say: Say) -> St
     urls = [await _url(options, child, children) for name, child in children.items() if name.startswith(_FIRST_GATEWAY)]
     stack = Stack(options, secrets, urls[0], urls, children, nats)
     await _until_ready(stack, say)
+    await _scrapeable(options, urls, children)
+    cleanup.callback(options.state.targets.unlink, missing_ok=True)
     options.state.write_connection(stack.url, secrets.admin_key)
     cleanup.callback(options.state.connection.unlink, missing_ok=True)
     return stack
@@ -132,6 +136,8 @@ def _plan(options: StackOptions, secrets: Secrets) -> list[tuple[str, list[str],
         ("node", ["node"], {"STANDBY_STATE_DIR": str(options.state.root / "node"), **sealing}),
         ("controller", ["controller"], {}),
     ]
+    for name, _, settings in plan:
+        settings.update(_metrics_anywhere(options, name))
     for number in range(options.gateways):
         name = "gateway" if number == 0 else f"gateway-{number + 1}"
         port = options.port + number if options.port else 0
@@ -167,18 +173,42 @@ def _environment(options: StackOptions, secrets: Secrets, nats: EmbeddedNats | N
     return environment
 
 
-async def _url(options: StackOptions, child: Child, children: Mapping[str, Child]) -> str:
-    """Return the gateway's address; with port 0 it says in a file which port it got."""
-    port_file = Path(child.environment["STANDBY_PORT_FILE"])
+def _metrics_anywhere(options: StackOptions, name: str) -> dict[str, str]:
+    """Let a component serve its metrics at any free port, unless the operator has named one, and say where."""
+    variable, file = METRICS_PORT[name], options.state.root / f"{name}.metrics-port"
+    file.unlink(missing_ok=True)
+    named = (options.extra_environment or {}).get(variable) or os.environ.get(variable) or "0"
+    return {variable: named, "STANDBY_METRICS_PORT_FILE": str(file)}
+
+
+async def _scrapeable(options: StackOptions, stack_urls: Sequence[str], children: Mapping[str, Child]) -> None:
+    """Tell Prometheus where each process's metrics are (a file for its file_sd), for as long as this deployment runs."""
+    targets = [(_FIRST_GATEWAY, url.partition("://")[2]) for url in stack_urls]
+    for name, variable in METRICS_PORT.items():
+        port = await _told_port(children[name], "STANDBY_METRICS_PORT_FILE", variable, children)
+        targets.append((name, f"127.0.0.1:{port}"))
+    options.state.write_targets(targets)
+
+
+async def _told_port(child: Child, file: str, variable: str, children: Mapping[str, Child]) -> str:
+    """Return the port that a child has got, as it says in ``file``; it gets the same one when it is started again."""
+    port_file = Path(child.environment[file])
 
     async def lacks() -> str:
         return "" if port_file.exists() and port_file.read_text() else f"{child.name} to listen"
 
     await _until_nothing_lacks(lacks, children)
-    # Started again it must be found where the connection file says.
-    child.environment = {**child.environment, "STANDBY_GATEWAY_PORT": port_file.read_text()}
+    port = port_file.read_text()
+    # Started again it must be found where it was said to be.
+    child.environment = {**child.environment, variable: port}
+    return port
+
+
+async def _url(options: StackOptions, child: Child, children: Mapping[str, Child]) -> str:
+    """Return the gateway's address; with port 0 it says in a file which port it got."""
+    port = await _told_port(child, "STANDBY_PORT_FILE", "STANDBY_GATEWAY_PORT", children)
     host = "127.0.0.1" if options.host in {"0.0.0.0", "::"} else options.host  # noqa: S104 - compared, not bound
-    return f"http://{f'[{host}]' if ':' in host else host}:{port_file.read_text()}"
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 async def _until_ready(stack: Stack, say: Say) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,6 +38,11 @@ class StateDir:
     def connection(self) -> Path:
         """Where commands find the gateway and the administrator's key."""
         return self.root / "connection.json"
+
+    @property
+    def targets(self) -> Path:
+        """Where Prometheus finds what to scrape (``file_sd_configs``)."""
+        return self.root / "prometheus-targets.json"
 
     @property
     def logs(self) -> Path:
@@ -90,6 +95,11 @@ class StateDir:
         )
         write_private(path, made.model_dump_json())
         return made
+
+    def write_targets(self, targets: Iterable[tuple[str, str]]) -> None:
+        """Let Prometheus find each ``(component, host:port)``."""
+        groups = [{"targets": [address], "labels": {"component": component}} for component, address in targets]
+        write_private(self.targets, json.dumps(groups, indent=2))
 
     def write_connection(self, url: str, api_key: str) -> None:
         """Let the commands find the gateway."""

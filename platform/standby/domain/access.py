@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Final
 
@@ -26,6 +27,15 @@ class Scope(StrEnum):
 
 
 ALL_SCOPES: Final = (Scope.CONTROL, Scope.INVOKE)
+
+
+def may_shadow(*, admin: bool, scopes: Collection[Scope], by_tenants: bool) -> bool:
+    """Whether a key may mark requests as a test, which is served and left out of the metering.
+
+    Administrators' keys may. Those of tenants, who would be served for nothing, only where the deployment says so
+    (``by_tenants``), and only if they may manage endpoints as well.
+    """
+    return admin or (by_tenants and Scope.CONTROL in scopes)
 
 
 class ApiKey(Record):

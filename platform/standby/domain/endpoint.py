@@ -218,6 +218,8 @@ class Failure(Value):
     generation: int | None = Field(default=None, description="generation of the endpoint that failed")
     variant: str = Field(default="", description="the variant whose instance failed; empty: all")
     backend: str = Field(default="", description="the variant's backend whose instance failed; empty: it has none")
+    node: str = Field(default="", description="where the instance failed; empty: no instance did, or it was not told")
+    instance: str = Field(default="", description="which one; its log is asked for by this name")
 
 
 class Endpoint(Record):

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Self
+from typing import Self, get_args
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -33,6 +33,9 @@ class Settings(BaseSettings):
         if part["type"] == "missing":
             meaning = cls.model_fields[str(part["loc"][0])].description
             return f"{name} is not set" + (f" ({meaning})" if meaning else "")
+        told = cls.model_fields.get(str(part["loc"][0]))
+        if told is not None and SecretStr in (told.annotation, *get_args(told.annotation)):
+            return f"{name}: {part['msg']}"  # what was given may be a secret with a slip in it
         return f"{name}: {part['msg']} (got {str(part['input'])[:80]!r})"
 
     @classmethod

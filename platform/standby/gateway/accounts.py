@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Gauge, Histogram
 
 from standby.domain.instance import Rung
 from standby.gateway import cloudwatch
+from standby.gateway.breaker import Phase
 from standby.gateway.cloudwatch import VariantSeries
 from standby.gateway.desk import Desk, Grant
 from standby.gateway.metering import Meter
@@ -24,11 +27,25 @@ _OF_ENDPOINTS: Final = (
     metrics.QUEUED_BYTES,
     metrics.QUEUE_WAIT,
     metrics.FIRST_BYTE,
+    metrics.TIME_TO_FIRST_TOKEN,
+    metrics.TIME_PER_OUTPUT_TOKEN,
     metrics.DURATION,
     metrics.PROMPT_TOKENS,
     metrics.COMPLETION_TOKENS,
     metrics.BILLED_REQUESTS,
+    metrics.SHADOW_REQUESTS,
+    metrics.SLOTS,
+    metrics.BREAKERS,
+    metrics.BREAKERS_OPENED,
+    metrics.POISON_CONVICTIONS,
 )
+_OF_ALL: Final = (metrics.IN_FLIGHT, metrics.QUEUED, metrics.QUEUED_BYTES, metrics.SLOTS)
+
+# A counter that appears with its first event shows no increase.
+_FROM_ZERO: Final = (metrics.BREAKERS_OPENED, metrics.POISON_CONVICTIONS)
+_PHASES: Final = MappingProxyType({phase: phase.value.replace("-", "_") for phase in Phase})
+
+EndpointKey = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -42,6 +59,8 @@ class Account:
     _outcomes: dict[str, list[Counter]] = field(default_factory=dict)
     _waits: dict[Rung, Histogram] = field(default_factory=dict)
     _first_bytes: dict[Rung, Histogram] = field(default_factory=dict)
+    _first_tokens: dict[Rung, Histogram] = field(default_factory=dict)
+    _pace: Histogram | None = None
     _durations: dict[Rung, Histogram] = field(default_factory=dict)
     _used: dict[tuple[bool, bool], list[int]] = field(default_factory=dict)
 
@@ -68,6 +87,8 @@ class Account:
 
     def metered(self, meter: Meter) -> None:
         """Note what a request used, once, when it has ended in whatever way; nothing where no engine had begun."""
+        if self.closed:
+            return
         prompt, completion, estimated = meter.usage()
         if prompt or completion:
             sums = self._used.get((estimated, meter.whole))
@@ -94,6 +115,18 @@ class Account:
         if not self.closed:
             (self._first_bytes.get(rung) or self._child(self._first_bytes, metrics.FIRST_BYTE, rung)).observe(seconds)
 
+    def streamed(self, rung: Rung, meter: Meter, arrived: float) -> None:
+        """Note a stream of which at least one event came; ``arrived`` by the meter's clock."""
+        if self.closed or meter.first_event_at is None:
+            return
+        first = self._first_tokens.get(rung) or self._child(self._first_tokens, metrics.TIME_TO_FIRST_TOKEN, rung)
+        first.observe(meter.first_event_at - arrived)
+        pace = meter.pace()
+        if pace is not None:
+            if self._pace is None:
+                self._pace = metrics.TIME_PER_OUTPUT_TOKEN.labels(self.tenant, self.endpoint)
+            self._pace.observe(pace)
+
     def _child(self, children: dict[Rung, Histogram], histogram: Histogram, rung: Rung) -> Histogram:
         child = children[rung] = histogram.labels(self.tenant, self.endpoint, rung.label)
         return child
@@ -101,11 +134,16 @@ class Account:
 
 @dataclass
 class Accounts:
-    """The accounts of all variants that had traffic; what belongs to none of them is counted as ``other``."""
+    """The accounts of all variants that had traffic; what belongs to none of them is counted as ``other``.
 
-    _accounts: dict[tuple[str, str], dict[str, Account]] = field(default_factory=dict)
+    ``shadow`` is that of all tests: it counts nothing.
+    """
+
+    _accounts: dict[EndpointKey, dict[str, Account]] = field(default_factory=dict)
     nobody: Account = field(default_factory=lambda: Account(OTHER, OTHER))
+    shadow: Account = field(default_factory=lambda: Account(OTHER, OTHER, closed=True))
     _gauged: frozenset[cloudwatch.Dimensions] = frozenset()
+    _known: frozenset[EndpointKey] = frozenset()
 
     def of(self, desk: Desk) -> Account:
         """Return the variant's account; what ends after its deletion belongs to nobody."""
@@ -131,23 +169,49 @@ class Accounts:
         for metric in _OF_ENDPOINTS:
             metric.remove_by_labels({"tenant": endpoint.tenant, "endpoint": endpoint.name})
 
-    def refresh(self, desks: Iterable[Desk]) -> None:
-        """Set the gauges from the desks and settle the meters; called when somebody scrapes.
+    def convicted(self, tenant: str, endpoint: str) -> None:
+        """Count a request that has killed its engine; nothing where the endpoint is no more."""
+        if (tenant, endpoint) in self._accounts:
+            metrics.POISON_CONVICTIONS.labels(tenant, endpoint).inc()
 
-        Several desks may be of one endpoint.
-        """
+    def settle(self) -> None:
+        """Add what was metered since the last time to the counters."""
         self.nobody.settle()
         for accounts in self._accounts.values():
             for account in accounts.values():
                 account.settle()
-        totals: dict[tuple[str, str], list[int]] = {}
+
+    def refresh(self, desks: Iterable[Desk], slots: Mapping[EndpointKey, int] = MappingProxyType({})) -> None:
+        """Set the gauges from the desks and settle the meters; called when somebody scrapes.
+
+        Several desks may be of one endpoint. ``slots``: those of the ready instances of every endpoint that there is, with or
+        without a desk: what is at zero has series all the same, or nothing could be told from its absence.
+        """
+        self.settle()
         every = list(desks)
         self._gauged = cloudwatch.refresh(every, self._gauged)
+        totals: dict[EndpointKey, list[int]] = {where: [0, 0, 0] for where in slots}
+        breakers: dict[EndpointKey, dict[Phase, int]] = {}
         for desk in every:
-            of_endpoint = totals.setdefault((desk.route.endpoint.tenant, desk.route.endpoint.name), [0, 0, 0])
+            where = (desk.route.endpoint.tenant, desk.route.endpoint.name)
+            of_endpoint = totals.setdefault(where, [0, 0, 0])
             for at, count in enumerate((desk.in_flight, desk.queued, desk.queued_bytes)):
                 of_endpoint[at] += count
-        for labels, (in_flight, queued, queued_bytes) in totals.items():
-            metrics.IN_FLIGHT.labels(*labels).set(in_flight)
-            metrics.QUEUED.labels(*labels).set(queued)
-            metrics.QUEUED_BYTES.labels(*labels).set(queued_bytes)
+            desk.count_breakers(breakers.setdefault(where, dict.fromkeys(Phase, 0)))
+        for gone in self._known - totals.keys():
+            _forget(_OF_ALL, gone)
+        self._known = frozenset(totals)
+        for where, counts in totals.items():
+            for gauge, count in zip(_OF_ALL, (*counts, slots.get(where, 0)), strict=True):
+                gauge.labels(*where).set(count)
+        for where, by_phase in breakers.items():
+            for counter in _FROM_ZERO:
+                counter.labels(*where)
+            for phase, count in by_phase.items():
+                metrics.BREAKERS.labels(*where, _PHASES[phase]).set(count)
+
+
+def _forget(gauges: Iterable[Gauge], where: EndpointKey) -> None:
+    for gauge in gauges:
+        with contextlib.suppress(KeyError):  # its desk was closed before
+            gauge.remove(*where)

@@ -10,12 +10,16 @@ from standby.gateway.grants import Grant
 from standby.sagemaker.runtime.contract import Arrival, Job
 
 ROUTE: Final = b"x-standby-route"
+TRACE_ID: Final = b"x-standby-trace-id"
 _RUNGS: Final = {rung: rung.label.encode() for rung in Rung}
 _LONGEST_REASON: Final = 300
 
 
-def answer_headers(job: Job, arrival: Arrival, grant: Grant, waited_s: float, attempt: int) -> Headers:
-    """Return the headers of the answer to attempt number ``attempt`` (1 is the first)."""
+def answer_headers(job: Job, arrival: Arrival, grant: Grant, waited_s: float, attempt: int, *, traced: bool = False) -> Headers:
+    """Return the headers of the answer to attempt number ``attempt`` (1 is the first).
+
+    ``traced``: somebody may look for the trace: it is kept, or the caller's.
+    """
     headers = [
         (b"x-request-id", arrival.echoed),
         (b"x-standby-instance", grant.instance.encode()),
@@ -30,6 +34,8 @@ def answer_headers(job: Job, arrival: Arrival, grant: Grant, waited_s: float, at
             headers.append((b"x-amzn-sagemaker-new-session-id", grant.new_session.encode()))
         if grant.closed_session is not None:
             headers.append((b"x-amzn-sagemaker-closed-session-id", grant.closed_session.encode()))
+    if traced and arrival.trace is not None:
+        headers.append((TRACE_ID, b"%032x" % arrival.trace.trace))
     if grant.activation is not None:
         headers.append((b"x-standby-activation", grant.activation.id.encode()))
         headers.append((b"x-standby-phases-ms", phases_header(grant.activation, waited_s)))

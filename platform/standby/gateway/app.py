@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from standby.bus.connection import Bus
+from standby.console.files import console_routes
 from standby.domain.access import ApiKey, Role
 from standby.domain.endpoint import Endpoint
 from standby.domain.errors import Forbidden, ModelNotFound, NotFound, StandbyError
@@ -23,7 +24,7 @@ from standby.gateway.aws import AwsSide
 from standby.gateway.dataplane import DataPlane
 from standby.gateway.drain import cut_off
 from standby.gateway.keys import TENANT_HEADER, acting_tenant, authenticate
-from standby.telemetry import metrics
+from standby.telemetry import metrics, process_figures
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ def build_app(surroundings: Surroundings, api: list[Route]) -> ASGIApp:
         Route("/metrics", routes.metrics, methods=["GET"]),
         Route("/v1/models", routes.models, methods=["GET"]),
         Route("/v1/models/{name:path}", routes.model, methods=["GET"]),
+        *console_routes(),
         *api,
     ]
     starlette = Starlette(routes=table, exception_handlers={404: _nothing_there, 405: _nothing_there})
@@ -77,6 +79,7 @@ class PublicRoutes:
     """Health, metrics and the catalogue."""
 
     around: Surroundings
+    scraping: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def healthz(self, _request: Request) -> Response:
         """The process answers."""
@@ -106,7 +109,10 @@ class PublicRoutes:
             except StandbyError as error:
                 return error_response(error)
         self._refresh()
-        return Response(generate_latest(metrics.REGISTRY), media_type=CONTENT_TYPE_LATEST)
+        # A thousand busy endpoints have 8 MB of text, which takes half a second: not in the loop that serves requests.
+        async with self.scraping:
+            text = await asyncio.to_thread(generate_latest, metrics.GATEWAY)
+        return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     async def models(self, request: Request) -> Response:
         """The tenant's endpoints as OpenAI models, those at zero included."""
@@ -144,13 +150,14 @@ class PublicRoutes:
 
     def _refresh(self) -> None:
         data, bus = self.around.data, self.around.bus
-        data.accounts.refresh(data.directory.desks())
-        for table, age in self.around.staleness().items():
-            metrics.VIEW_STALENESS.labels(table).set(age)
-        statistics = bus.statistics()
-        metrics.BUS_DISCONNECTED.set(bus.disconnected_for())
-        metrics.BUS_ERRORS.set(statistics.errors)
-        metrics.BUS_SLOW_CONSUMER_DROPS.set(statistics.slow_consumer_drops)
+        data.accounts.refresh(data.directory.desks(), data.directory.slots())
+        counted = bus.statistics()
+        process_figures.bus_is(
+            away_s=bus.disconnected_for(),
+            errors=counted.errors,
+            slow_consumer_drops=counted.slow_consumer_drops,
+            staleness_s=self.around.staleness(),
+        )
 
 
 _PROXIES_SAY: Final = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "x-envoy-external-address"})

@@ -82,6 +82,7 @@ class AwsSide:
             strict=settings.aws_strict,
             asynchronous=self._asynchronous(),
             heartbeat_s=settings.stream_heartbeat_s or None,
+            shadow_by_tenants=settings.shadow_by_tenants,
         )
 
     def _asynchronous(self) -> AsyncContext:

@@ -6,15 +6,19 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final
 
+from standby.domain.instance import Rung
 from standby.domain.priority import Priority
 from standby.domain.traffic import Tier
 from standby.gateway.accounts import Account
 from standby.gateway.desk import Desk
+from standby.gateway.grants import Grant
 from standby.gateway.metering import Meter, Usage
 from standby.gateway.poison import Kept
 from standby.gateway.tiers import priority_of
 from standby.gateway.traces import AttemptTrace, RequestTrace
-from standby.sagemaker.runtime.contract import Arrival, Job, Send
+from standby.sagemaker.runtime.contract import Arrival, Headers, Job, Send
+from standby.telemetry import trace_context
+from standby.telemetry.spans import new_span_id
 
 OnGone = Callable[[Callable[[], None]], None]
 
@@ -60,7 +64,7 @@ class Work:
     """A request at a desk. All its attempts belong to one account and one meter: it is counted once.
 
     ``tried``: instances that have failed it; ``retried``: it has had its one retry; ``running_s``: how long engines may
-    have been at work on it, which is no waiting; ``limit_at``: when the engine's time is over; ``mark``: its fingerprint,
+    have been at work on it, which is no waiting; ``rung``: what its last attempt found; ``limit_at``: when the engine's time is over; ``mark``: its fingerprint,
     once it was needed; ``quarantined``: no other grave suspect is running, for which it has waited ``quarantined_s``.
     """
 
@@ -81,7 +85,10 @@ class Work:
         "quarantined_s",
         "queue_reason",
         "retried",
+        "rung",
         "running_s",
+        "sampled",
+        "status",
         "tier",
         "tried",
         "usage",
@@ -95,19 +102,22 @@ class Work:
         self.account = account
         self.arrival = arrival
         self.job = job
-        self.meter = Meter(send, job.ask)
+        self.meter = Meter(send, job.ask, desk.monotonic)
         self.tier: Tier = traffic.tier
         self.priority: Priority = priority_of(traffic.priority, job.ask.wished, job.priority)
         self.attempts: tuple[AttemptTrace, ...] = ()
         self.asked = 0
         self.tried: frozenset[str] = frozenset()
         self.retried = self.quarantined = False
+        self.rung = Rung.COLD
         self.limit_at: float | None = None
         self.mark = ""
         self.running_s = self.waited_s = self.quarantined_s = 0.0
         self.first_byte_s: float | None = None
         self.queue_reason = ""
         self.usage: Usage | None = None
+        self.status = 0
+        self.sampled = arrival.trace is not None and arrival.trace.sampled
         # Only a bug leaves it so.
         self.ending, self.words = "internal_error", ""
 
@@ -132,9 +142,30 @@ class Work:
         self.asked += 1
         return self.arrival.request_id if self.asked == 1 else f"{self.arrival.request_id}.{self.asked}"
 
-    def ended(self, outcome: str, words: str = "") -> None:
-        """Count the request by how it ended, once."""
-        self.ending, self.words = outcome, words
+    def metered(self) -> None:
+        """Note what it used and how its stream went, once, when it has ended in whatever way."""
+        self.account.metered(self.meter)
+        if self.meter.first_event_at is not None:
+            self.account.streamed(self.rung, self.meter, self.arrival.arrived)
+
+    def traced(self, grant: Grant) -> tuple[int, Headers]:
+        """Return the id of the next attempt's span, 0 for none, and the request's headers as the door gets them.
+
+        What had to be woken is kept. Of an error nothing is known yet: where one shows itself, door and engine kept nothing.
+        """
+        head, headers = self.arrival.trace, self.job.headers
+        if head is None:
+            return 0, headers
+        self.sampled = self.sampled or grant.activation is not None
+        if not (self.sampled or head.told):
+            return 0, headers
+        span = new_span_id()
+        flags = head.flags | trace_context.SAMPLED if self.sampled else head.flags & ~trace_context.SAMPLED
+        return span, trace_context.replaced(headers, trace_context.Context(head.trace, span, flags), head.state)
+
+    def ended(self, outcome: str, words: str = "", status: int = 0) -> None:
+        """Count the request by how it ended, once; ``status``: what its caller is told, 0: nothing."""
+        self.ending, self.words, self.status = outcome, words, status
         self.account.ended(outcome)
 
     def trace(self, now: float) -> RequestTrace:
@@ -157,4 +188,10 @@ class Work:
             self.first_byte_s,
             self.usage,
             self.quarantined_s,
+            self.job.path,
+            route.endpoint.served_name,
+            self.status,
+            self.meter.events,
+            None if self.meter.first_event_at is None else self.meter.first_event_at - arrival.arrived,
+            self.sampled,
         )

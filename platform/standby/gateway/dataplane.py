@@ -34,6 +34,9 @@ from standby.sagemaker.runtime.dialects import Declared
 from standby.sagemaker.runtime.joined import Runs
 from standby.sagemaker.runtime.routes import PREFIX, Operation, route_of
 from standby.sagemaker.runtime.service import RuntimeService
+from standby.sagemaker.runtime.shadow import shadow_of
+from standby.telemetry.tracing import Tracing
+from standby.wire.headers import SHADOW
 
 MAX_REQUEST_ID = 128
 
@@ -47,6 +50,7 @@ class RuntimeOptions:
     """What the endpoints' own routes need beyond the data plane's: sizes in bytes, times in seconds.
 
     ``linger_s``: how long a run goes on after its SDK has left; ``kept_s``, ``kept_bytes``: bounds of missed answers.
+    ``shadow_by_tenants``: tenants may mark requests as tests, which no metering counts.
     ``heartbeat_s``: silence after which a stream for OpenAI's clients gets a comment, ``/v1`` included; None: never.
     """
 
@@ -62,6 +66,7 @@ class RuntimeOptions:
     strict: bool = False
     asynchronous: AsyncContext | None = None
     heartbeat_s: float | None = 10.0
+    shadow_by_tenants: bool = False
 
 
 @dataclass
@@ -79,6 +84,7 @@ class DataPlane:
     bus_away: Callable[[], float] = field(default=lambda: 0.0)
     uploads: UploadRoom = field(default_factory=UploadRoom)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    tracing: Tracing | None = None
     _prefix: str = field(default_factory=lambda: f"{secrets.token_hex(8)}-")
     _count: int = 0
     _proofs: Proofs = field(default_factory=Proofs)
@@ -95,7 +101,7 @@ class DataPlane:
         self.runs = Runs(self.monotonic, options.linger_s, options.kept_s, options.kept_bytes)
         declared = Declared(options.resources)
         understanding = Understanding(
-            self, Components(self, options.resources, options.strict), limits, self.wall, options.authenticator
+            self, Components(self, options.resources, options.strict), limits, self.wall, options.authenticator, options.shadow_by_tenants
         )
         self.asynchronous = (
             None if options.asynchronous is None else AsyncSide(options.asynchronous, self, understanding, declared)
@@ -183,18 +189,21 @@ class DataPlane:
         if scope["method"] != "POST":
             raise InvalidInput(f"{scope['method']} is not possible here", remedy="use POST")
         headers: Headers = []
-        wished = None
+        wished = mark = None
         for name, value in scope["headers"]:
             if name in _PASSED_ON:
                 headers.append((name, value))
             elif name == asks.PRIORITY_HEADER:
                 wished = asks.wished_priority(value)
+            elif name == SHADOW:
+                mark = value
         body = await self.read(scope, receive, self.max_body_bytes)
         payload = forms.parse_object(body)
         desk = self._serving(asker.tenant, _model_of(payload))
         served_name = desk.route.endpoint.served_name
         body, ask = asks.prepared(payload, forms.named(payload, body, served_name), served_name, wished)
-        return desk, Job(scope["path"], headers, body, [], ask=ask, priority=asker.priority)
+        shadow, told = shadow_of(mark, may_shadow=asker.may_shadow)
+        return desk, Job(scope["path"], headers, body, told, ask=ask, priority=asker.priority, shadow=shadow)
 
     def _serving(self, tenant: str, model: str) -> Desk:
         """Return a desk that serves a name, also one that is no endpoint's but ``served name:ADAPTER``."""
@@ -219,7 +228,8 @@ class DataPlane:
         request_id = f"{self._prefix}{self._count:x}"
         given = header(scope, b"x-request-id")
         echoed = given[:MAX_REQUEST_ID] if given else request_id.encode()
-        return Arrival(self.monotonic(), self.wall(), request_id, echoed)
+        trace = None if self.tracing is None else self.tracing.head(scope["headers"], scope.get("path", ""))
+        return Arrival(self.monotonic(), self.wall(), request_id, echoed, trace)
 
     def refused(self, code: str) -> None:
         """Count a request that ended before its endpoint was known."""
@@ -234,7 +244,10 @@ class DataPlane:
             elif name == _TENANT and named is None:
                 named = value
         key = authenticate(given, self.directory.keys, self.pepper, access.Scope.INVOKE, self._proofs)
-        return Asker(key.tenant if named is None else acting_tenant(key, named.decode("latin-1")), key.priority)
+        tenant = key.tenant if named is None else acting_tenant(key, named.decode("latin-1"))
+        admin = key.role is access.Role.ADMIN
+        may_shadow = access.may_shadow(admin=admin, scopes=key.scopes, by_tenants=self.runtime.shadow_by_tenants)
+        return Asker(tenant, key.priority, may_shadow)
 
     def read(self, scope: Scope, receive: Receive, limit: int) -> Awaitable[bytes]:
         """Return the body. Raises PayloadTooLarge, QueueFull, ClientGone."""

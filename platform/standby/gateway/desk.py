@@ -27,6 +27,7 @@ from standby.domain.priority import Priority
 from standby.gateway import sessions
 from standby.gateway.admission import Admission, Verdict
 from standby.gateway.alarm import Alarm
+from standby.gateway.breaker import Phase
 from standby.gateway.grants import Grant, grant_of, in_session
 from standby.gateway.outlook import Outlook
 from standby.gateway.ready_instances import ReadyInstance, ReadyInstances
@@ -34,6 +35,7 @@ from standby.gateway.results import Result
 from standby.gateway.route import Route
 from standby.gateway.tally import Speaker, Tally, demands_of
 from standby.gateway.waiting_room import AllRooms, Lane, PassedOver, Waiter, WaitingRoom, Wish
+from standby.telemetry import metrics
 
 FULL_PAUSE_S = 0.02
 CONNECT_PAUSE_S = 1.0
@@ -74,6 +76,7 @@ class Desk:
         now = self.monotonic()
         self._tally, self._alarm = Tally(now), Alarm(self.monotonic, self._pump)
         self._outlook = Outlook(self.route, self._room, self._instances, self.climb_s, self.wall, now)
+        self._instances.on_open = self._breaker_opened
         self._take_up(self.route)
 
     # ---- what the directory tells ------------------------------------------------------------------------------
@@ -278,6 +281,11 @@ class Desk:
         """Whether any instance is ready in this gateway's eyes."""
         return bool(self._instances.usable) if self._successor is None else self._successor.has_ready
 
+    def count_breakers(self, counts: dict[Phase, int]) -> None:
+        """Add to ``counts`` the instances that get requests here, by their breakers' phases."""
+        for ready in self._instances.usable.values():
+            counts[ready.breaker.phase] += 1
+
     def demands(self, gateway: str, boot_id: str, sequence: int) -> tuple[Demand, ...]:
         """Return the desk's state as the messages that the controller reads, one for each engine of the variant."""
         self._tally.forget(self._instances)
@@ -339,6 +347,12 @@ class Desk:
         climbed = ready.record.activation if ready.seen > wish.arrived else None
         spillover = self._provisioned is not None and self.granted > self._provisioned
         return grant_of(ready.record, climbed, self, choice, wish, now, spillover=spillover, queue_reason=queue_reason)
+
+    def _breaker_opened(self) -> None:
+        # A deleted endpoint's last requests must not give it series again.
+        if not self.closed:
+            endpoint = self.route.endpoint
+            metrics.BREAKERS_OPENED.labels(endpoint.tenant, endpoint.name).inc()
 
     def _full(self, ready: ReadyInstance) -> None:
         """A door has no slot left. Where the limit is what keeps it full, the request has its answer."""

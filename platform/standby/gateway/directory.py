@@ -167,6 +167,16 @@ class Directory:
         for hall in self._halls.values():
             yield from hall.desks.values()
 
+    def slots(self) -> dict[EndpointKey, int]:
+        """Return for every endpoint how many requests its ready instances take at once; 0: it is at zero."""
+        endpoints = (entry.value for entry in self.endpoints.entries.values())
+        found = {(one.tenant, one.name): 0 for one in endpoints if one.status is not EndpointStatus.DELETING}
+        for where, instances in self._instances.items():
+            if where in found:
+                ready = (known.record for known in instances.values() if known.record.state is InstanceState.READY)
+                found[where] = sum(record.slots for record in ready)
+        return found
+
     # ---- inside ------------------------------------------------------------------------------------------------
 
     def _routes(self, tenant: str, name: str) -> tuple[Route, ...]:

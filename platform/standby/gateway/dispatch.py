@@ -34,10 +34,10 @@ from standby.gateway.poison_guard import PoisonGuard
 from standby.gateway.relay import AnswerCutOff, DoorClient, NotSent, OutcomeKind, RelayOutcome, RelayRequest
 from standby.gateway.results import Result, ResultKind
 from standby.gateway.tiers import DECLINABLE, NOT_STARTED, Setback, Step, next_step
-from standby.gateway.traces import Traces, attempt_of
+from standby.gateway.traces import RequestTrace, Traces, attempt_of
 from standby.sagemaker.errors import AwsError
 from standby.sagemaker.runtime.asks import with_priority
-from standby.sagemaker.runtime.contract import AnswerBroken, Arrival, ContainerAnswered, Job, Receive, Send
+from standby.sagemaker.runtime.contract import AnswerBroken, Arrival, ContainerAnswered, Headers, Job, Receive, Send
 from standby.telemetry import metrics
 from standby.wire.headers import Refusal
 
@@ -53,7 +53,10 @@ _WORSE: Final = MappingProxyType({Verdict.CONVICTED: Setback.LETHAL, Verdict.GRA
 
 @dataclass
 class Dispatcher:
-    """``monotonic`` is a clock in seconds; ``bus_away`` says for how long the bus has been unreachable."""
+    """``monotonic`` is a clock in seconds; ``bus_away`` says for how long the bus has been unreachable.
+
+    ``on_ended`` gets what became of each request, in the request's own time: what it does with it, it does later.
+    """
 
     doors: DoorClient
     accounts: Accounts
@@ -61,6 +64,7 @@ class Dispatcher:
     monotonic: Callable[[], float]
     bus_away: Callable[[], float]
     traces: Traces = field(default_factory=Traces)
+    on_ended: Callable[[RequestTrace], None] | None = None
     guard: PoisonGuard = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +74,10 @@ class Dispatcher:
         self, desk: Desk, arrival: Arrival, job: Job, receive: Receive, send: Send, on_gone: OnGone | None = None
     ) -> str | None:
         """Carry out one request; see ``standby.sagemaker.runtime.contract.Invoker.run``. Raises ClientGone too."""
-        work = Work(desk, self.accounts.of(desk), arrival, job, send)
+        account = self.accounts.shadow if job.shadow else self.accounts.of(desk)
+        if job.shadow:
+            metrics.SHADOW_REQUESTS.labels(desk.route.endpoint.tenant, desk.route.endpoint.name).inc()
+        work = Work(desk, account, arrival, job, send)
         task = asyncio.current_task(self.doors.loop)
         assert task is not None
         course = Course(task, on_gone)
@@ -84,10 +91,10 @@ class Dispatcher:
             task.uncancel()
             return self._cancelled(work, course, cancelled)
         except (StandbyError, AwsError) as error:
-            work.ended(error.code, str(error))
+            work.ended(error.code, str(error), _status_of(error))
             raise
         except ContainerAnswered as answered:
-            work.ended(f"engine_{answered.status // 100}xx", str(answered))
+            work.ended(f"engine_{answered.status // 100}xx", str(answered), answered.status)
             raise
         except AnswerBroken as broken:
             work.ended("broken_stream", str(broken))
@@ -98,8 +105,11 @@ class Dispatcher:
         finally:
             course.over = True
             watch.stop()
-            work.account.metered(work.meter)
-            self.traces.add(work.trace(self.monotonic()))
+            work.metered()
+            trace = work.trace(self.monotonic())
+            self.traces.add(trace)
+            if self.on_ended is not None:
+                self.on_ended(trace)
 
     # ---- at the desk -------------------------------------------------------------------------------------------
 
@@ -121,7 +131,7 @@ class Dispatcher:
             return SHUT_DOWN
         else:
             error = Unavailable(SHUT_DOWN, remedy="retry", retry_after_s=1.0)
-        work.ended(error.code, str(error))
+        work.ended(error.code, str(error), error.http_status)
         raise error from None
 
     async def _attempts(self, work: Work, course: Course) -> str | None:
@@ -171,6 +181,7 @@ class Dispatcher:
     async def _attempt(self, work: Work, grant: Grant, course: Course) -> Step:
         """Send the request to the granted instance; GIVE_UP: it has ended. Raises the error that ends it."""
         began = self.monotonic()
+        work.rung = grant.rung
         work.waited_s = began - work.arrival.arrived - work.running_s
         if grant.queue_reason:
             work.queue_reason = grant.queue_reason
@@ -178,6 +189,7 @@ class Dispatcher:
         setback: Setback | None = None
         first_byte_s: float | None = None
         attempt_id = work.next_id()
+        span, headers = work.traced(grant)
         try:
             if not self.guard.book.empty and self.guard.standing(work) is Standing.GRAVE and not work.quarantined:
                 # One with the same body has become one while this one waited: it is no other request.
@@ -186,8 +198,8 @@ class Dispatcher:
                 return Step.ALONE
             if work.job.limit_s is not None:
                 expiry = self._expiry(work, work.job.limit_s, course, began)
-            request = self._request(work, grant, attempt_id)
-            extra = answer_headers(work.job, work.arrival, grant, work.waited_s, work.asked)
+            request = self._request(work, grant, attempt_id, headers)
+            extra = answer_headers(work.job, work.arrival, grant, work.waited_s, work.asked, traced=span != 0)
             try:
                 outcome = await self.doors.relay(request, work.meter, extra_headers=extra)
             except BaseException as error:
@@ -212,12 +224,12 @@ class Dispatcher:
             lasted_s = self.monotonic() - began
             if setback not in NOT_STARTED:
                 work.running_s += lasted_s
-            work.attempted(attempt_of(attempt_id, grant, words, lasted_s))
+            work.attempted(attempt_of(attempt_id, grant, words, lasted_s, kind, began - work.arrival.arrived, span))
             work.usage = usage = work.meter.usage()
             streamed = work.job.ask.stream and work.meter.events
             work.desk.release(grant, Result(kind, lasted_s, first_byte_s, usage.prompt, usage.completion, streamed))
 
-    def _request(self, work: Work, grant: Grant, attempt_id: str) -> RelayRequest:
+    def _request(self, work: Work, grant: Grant, attempt_id: str, headers: Headers) -> RelayRequest:
         job, body = work.job, work.job.body
         if grant.prioritised and grant.engine is not None and body[:1] == b"{":
             number = engine_priority(grant.engine, work.priority)
@@ -230,7 +242,7 @@ class Dispatcher:
             grant.epoch,
             self.node_token,
             job.path,
-            job.headers,
+            headers,
             body,
             attempt_id,
             "POST",
@@ -294,9 +306,10 @@ class Dispatcher:
         if outcome.kind is OutcomeKind.CLIENT_GONE:
             raise ClientGone
         if outcome.kind is OutcomeKind.BROKEN_MID_STREAM:
-            work.ended("broken_stream", f"the answer broke off in its middle ({outcome.reason})")
+            work.ended("broken_stream", f"the answer broke off in its middle ({outcome.reason})", outcome.status)
         else:
-            work.ended("ok" if outcome.status < 400 else f"engine_{outcome.status // 100}xx", endings.answered(outcome.status))
+            status = outcome.status
+            work.ended("ok" if status < 400 else f"engine_{status // 100}xx", endings.answered(status), status)
             if outcome.status < 500 and work.mark:
                 self.guard.answered(work)
         work.account.served(grant, work.waited_s, self.monotonic() - work.arrival.arrived)
@@ -329,6 +342,10 @@ def _given_up(work: Work, setback: Setback, outcome: RelayOutcome) -> StandbyErr
         case _:
             remedy = f"{where}; the request was {'repeated once' if work.retried else 'not repeated'}"
     return EngineDied(f"the engine of endpoint {name!r} failed before it answered ({outcome.reason})", remedy=remedy)
+
+
+def _status_of(error: StandbyError | AwsError) -> int:
+    return error.status if isinstance(error, AwsError) else error.http_status
 
 
 def _grave(work: Work) -> StandbyError:

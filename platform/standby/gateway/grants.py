@@ -23,7 +23,7 @@ class Grant(NamedTuple):
     why this instance, ``queue_reason`` why the request was the next one (empty: it has not waited). ``probe``: the answer
     decides whether the instance gets requests again. ``prioritised``: the engine works by the priority in the request.
     ``prompt_bytes`` are those of the prompt's text, 0 where there is none.
-    ``arrived`` is by the desk's monotonic clock, ``waited_s`` from then to the grant.
+    ``node`` is the instance's. ``arrived`` is by the desk's monotonic clock, ``waited_s`` from then to the grant.
     """
 
     instance: str
@@ -46,6 +46,7 @@ class Grant(NamedTuple):
     arrived: float = 0.0
     waited_s: float = 0.0
     prompt_bytes: int = 0
+    node: str = ""
 
 
 def grant_of(
@@ -81,6 +82,7 @@ def grant_of(
         wish.arrived,
         max(0.0, now - wish.arrived),
         wish.ask.prompt_bytes,
+        record.node,
     )
 
 

@@ -24,6 +24,7 @@ from standby.bus.connection import Bus
 from standby.bus.events import EventLog
 from standby.bus.settings import BusSettings
 from standby.bus.tables_set import Tables, open_tables
+from standby.console.settings import ConsoleSettings
 from standby.domain.access import Role
 from standby.domain.errors import ConfigurationError, RevisionConflict
 from standby.domain.names import DEFAULT_TENANT
@@ -34,6 +35,7 @@ from standby.gateway.api.routes import api_routes
 from standby.gateway.app import Surroundings, build_app
 from standby.gateway.authn import check_trust
 from standby.gateway.aws import AwsSide
+from standby.gateway.console_side import ConsoleSide
 from standby.gateway.dataplane import DataPlane
 from standby.gateway.desk import AllRooms
 from standby.gateway.directory import Directory
@@ -43,18 +45,23 @@ from standby.gateway.poison_news import PoisonNews
 from standby.gateway.public_port import PublicProtocol
 from standby.gateway.relay import DoorClient
 from standby.gateway.reporter import DemandReporter
+from standby.gateway.request_ends import RequestEnds
 from standby.gateway.settings import GatewaySettings
 from standby.gateway.traces import Traces
 from standby.host import tasks as host_tasks
 from standby.host.collector import calm_collector
 from standby.host.sealing import SealingKey
 from standby.host.sealing_source import load_sealing_key
-from standby.telemetry import logs
+from standby.telemetry import logs, redact
+from standby.telemetry.tracing import Place, Tracing, open_tracing
+from standby.telemetry.tracing_settings import TracingSettings
 
 _log = logging.getLogger(__name__)
 
 # For putting everything away after the last answer, whatever hangs there.
 CLOSE_S: Final = 0.8
+# Of it, for the last spans and log lines: a collector that hangs must not cost the last beat.
+_TELL_S: Final = 0.3
 
 
 def serve() -> None:
@@ -62,10 +69,11 @@ def serve() -> None:
 
     The first signal lets open requests end within ``STANDBY_SHUTDOWN_GRACE_S``, the second one cuts them off.
     """
-    settings = GatewaySettings.load()
-    logs.configure("gateway", level=settings.log_level, style=settings.log_format)
+    settings, bus_settings, traced = GatewaySettings.load(), BusSettings.load(), TracingSettings.load()
+    secrets_given = [secret for one in (settings, bus_settings, traced) for secret in redact.secrets_of(one)]
+    logs.configure("gateway", level=settings.log_level, style=settings.log_format, secrets=secrets_given)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_run(settings, BusSettings.load()))
+        runner.run(_run(settings, bus_settings))
 
 
 async def _run(settings: GatewaySettings, bus_settings: BusSettings) -> None:
@@ -97,11 +105,12 @@ async def gateway(settings: GatewaySettings, bus_settings: BusSettings) -> Async
     name = f"{settings.gateway_name}-{secrets.token_hex(3)}"
     check_trust(settings.key_trust_s, bus_settings.nats_relist_interval)
     sealing = load_sealing_key(settings.secrets_key, settings.secrets_key_file, settings.secrets_key_command)
+    tracing = open_tracing(TracingSettings.load(), Place("standby-gateway", name))
     bus = await Bus.connect(bus_settings, name=f"gateway/{name}")
     try:
         tables = await open_tables(bus)
         await _ensure_admin(tables, settings)
-        async with _parts(settings, bus, tables, name, sealing) as built:
+        async with _parts(settings, bus, tables, name, sealing, tracing) as built:
             yield built
     finally:
         await bus.close()
@@ -109,7 +118,7 @@ async def gateway(settings: GatewaySettings, bus_settings: BusSettings) -> Async
 
 @asynccontextmanager
 async def _parts(
-    settings: GatewaySettings, bus: Bus, tables: Tables, name: str, sealing: SealingKey | None
+    settings: GatewaySettings, bus: Bus, tables: Tables, name: str, sealing: SealingKey | None, tracing: Tracing | None
 ) -> AsyncIterator[tuple[ASGIApp, Ending]]:
     accounts = Accounts()
     reporter = DemandReporter(bus, name, boot_id=secrets.token_hex(8))
@@ -124,10 +133,13 @@ async def _parts(
         sealing=sealing,
     )
     async with AsyncExitStack() as ending:
+        ends = RequestEnds(tracing, settings.request_log)
+        ending.push_async_callback(ends.close, _TELL_S)
         events = await EventLog.open(bus)
         ending.push_async_callback(events.close)
         neighbours = Neighbours(bus, name, Traces(settings.request_traces), time.monotonic)
-        api = _api_context(settings, bus, tables, events, directory, neighbours, sealing)
+        console = ConsoleSide(bus, events, _copies(directory), accounts, directory.desks, name, ConsoleSettings.load())
+        api = _api_context(settings, bus, tables, events, neighbours, sealing, console)
         aws = AwsSide(api, directory, settings)
         doors = DoorClient()
         ending.push_async_callback(doors.close)
@@ -142,15 +154,20 @@ async def _parts(
             time.time,
             bus.disconnected_for,
             runtime=aws.runtime_options(),
+            tracing=tracing,
         )
-        data.dispatcher.traces = neighbours.traces
+        data.dispatcher.traces, data.dispatcher.on_ended = neighbours.traces, ends
         directory.on_failed = data.dispatcher.guard.engine_failed
-        news = PoisonNews(bus, data.dispatcher.guard.book, time.monotonic)
+        news = PoisonNews(
+            bus, data.dispatcher.guard.book, time.monotonic, lambda who: accounts.convicted(who.tenant, who.endpoint)
+        )
         for talk in (neighbours, news):
             ending.push_async_callback(talk.stop)
             await talk.start()
         ending.push_async_callback(directory.stop)
         await directory.start()
+        ending.push_async_callback(console.stop)
+        await console.start()
         # Says that nothing is left: the controller need not wait until this gateway's counts expire.
         ending.push_async_callback(lambda: reporter.beat(directory.desks()))
         ending.push_async_callback(aws.stop)
@@ -164,34 +181,39 @@ async def _parts(
         yield app, Ending(api.stopping, lambda: sum(desk.queued for desk in directory.desks()), data.asynchronous.stop)
 
 
+def _copies(directory: Directory) -> Copies:
+    return Copies(
+        keys=directory.key_mirror,
+        models=directory.models,
+        endpoint_configs=directory.configs,
+        endpoints=directory.endpoints,
+        instances=directory.instances,
+        nodes=directory.nodes,
+        prices=directory.prices,
+        tenants=directory.tenants,
+        access_keys=directory.access_keys,
+    )
+
+
 def _api_context(
     settings: GatewaySettings,
     bus: Bus,
     tables: Tables,
     events: EventLog,
-    directory: Directory,
     neighbours: Neighbours,
     sealing: SealingKey | None,
+    console: ConsoleSide,
 ) -> ApiContext:
     return ApiContext(
         bus=bus,
         tables=tables,
         events=events,
-        copies=Copies(
-            keys=directory.key_mirror,
-            models=directory.models,
-            endpoint_configs=directory.configs,
-            endpoints=directory.endpoints,
-            instances=directory.instances,
-            nodes=directory.nodes,
-            prices=directory.prices,
-            tenants=directory.tenants,
-            access_keys=directory.access_keys,
-        ),
+        copies=console.copies,
         pepper=settings.key_pepper.get_secret_value().encode(),
         source=f"gateway/{neighbours.name}",
         traces=neighbours.traces,
         neighbours=neighbours,
+        feed=console.feed,
         inspect=partial(inspect, allow_pickles=settings.allow_pickles, allow_remote_code=settings.allow_remote_code),
         sealing=sealing,
         key_trust_s=settings.key_trust_s,

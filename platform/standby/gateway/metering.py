@@ -7,7 +7,8 @@ AnswerBroken, so that whoever frames the answer says so in its dialect, and no `
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, NamedTuple
 
 import pydantic_core
@@ -44,12 +45,14 @@ class Usage(NamedTuple):
 class Meter:
     """One request's; whatever attempts it takes, one of them answers. ``whole``: the answer came to its proper end.
 
-    ``asked`` is for the dispatcher to set once an engine may have begun: before that nothing was used.
+    ``asked`` is for the dispatcher to set once an engine may have begun: before that nothing was used. ``first_event_at``,
+    ``over_at``: when a stream's first event was whole and when its proper end came, by ``clock``; None: not yet.
     """
 
     __slots__ = (
         "_ask",
         "_before",
+        "_clock",
         "_events",
         "_held",
         "_last",
@@ -59,12 +62,15 @@ class Meter:
         "_told",
         "asked",
         "events",
+        "first_event_at",
+        "over_at",
         "whole",
     )
 
-    def __init__(self, send: Send, ask: Ask = NOTHING) -> None:
+    def __init__(self, send: Send, ask: Ask = NOTHING, clock: Callable[[], float] = time.monotonic) -> None:
         self._send = send
         self._ask = ask
+        self._clock = clock
         self._strips = ask.stream and not ask.wants_usage
         self._status = 0
         self.events = False
@@ -74,6 +80,8 @@ class Meter:
         self._told: Usage | None = None
         self.asked = False
         self.whole = False
+        self.first_event_at: float | None = None
+        self.over_at: float | None = None
 
     def __call__(self, message: Message) -> Awaitable[None]:
         """Take one message of the answer (ASGI). Raises AnswerBroken, at once or when awaited."""
@@ -93,10 +101,19 @@ class Meter:
             and message.get("more_body", False)
             and FAULT not in message
         ):
+            if not self._events:
+                self.first_event_at = self._clock()
             self._events += data.count(_END)
             self._before, self._last = self._last, data
             return self._send(message)
         return self._carefully(message, data)
+
+    def pace(self) -> float | None:
+        """Return the seconds that each token after the first one took, of a whole stream; None: it had no second one."""
+        if self.first_event_at is None or self.over_at is None:
+            return None
+        tokens = self._events if self._told is None else self._told.completion
+        return (self.over_at - self.first_event_at) / (tokens - 1) if tokens > 1 else None
 
     def usage(self) -> Usage:
         """Return what was used up to now."""
@@ -138,6 +155,7 @@ class Meter:
             if failure is None:
                 kept += self._held
                 self.whole = True
+                self.over_at = self._clock()
         if failure is not None:
             return self._broken(kept, failure)
         if not kept and more:
@@ -174,7 +192,10 @@ class Meter:
     def _count(self, events: bytes) -> None:
         if not events:
             return
-        self._events += events.count(_END) or sum(events.count(end) for end in ENDS)
+        whole = events.count(_END) or sum(events.count(end) for end in ENDS)
+        if whole and not self._events:
+            self.first_event_at = self._clock()
+        self._events += whole
         self._before, self._last = self._last, events
 
     def _ending(self) -> str | None:

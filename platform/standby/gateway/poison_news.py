@@ -21,11 +21,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class PoisonNews:
-    """Tells the convictions of ``book`` and takes up the others'; best effort. ``clock`` is the book's."""
+    """Tells the convictions of ``book`` and takes up the others'; best effort. ``clock`` is the book's.
+
+    ``convicted`` hears of each conviction made here.
+    """
 
     bus: Bus
     book: PoisonBook
     clock: Callable[[], float]
+    convicted: Callable[[Kept], None] = lambda _who: None
     _subscription: Subscription | None = None
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -47,6 +51,7 @@ class PoisonNews:
             conviction.reason,
             extra={"tenant": conviction.who.tenant, "endpoint": conviction.who.endpoint, "fingerprint": conviction.fingerprint},
         )
+        self.convicted(conviction.who)
         task = asyncio.get_running_loop().create_task(self._tell(conviction))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

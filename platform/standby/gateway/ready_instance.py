@@ -80,8 +80,8 @@ class ReadyInstance:
             and not (spare and self.pressed)
         )
 
-    def ended(self, result: Result | None, now: float, *, probe: bool) -> None:
-        """Tell its breaker how a request has ended.
+    def ended(self, result: Result | None, now: float, *, probe: bool) -> bool:
+        """Tell its breaker how a request has ended; returns whether that has opened it.
 
         Good ones are only counted, as nearly all are: the breaker gets their number with the next thing that it has to judge.
         """
@@ -94,11 +94,12 @@ class ReadyInstance:
             and state.policy is policy
         ):
             self._good += 1
-            return
+            return False
         if self._good:
             state = state._replace(good=state.good + self._good)
             self._good = 0
         self.breaker = breaker.record(state, result, policy, now, probe=probe)
+        return self.breaker.phase is Phase.OPEN and state.phase is not Phase.OPEN
 
     def permit(self, now: float) -> Permit:
         """Return what its breaker says."""

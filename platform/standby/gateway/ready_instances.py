@@ -7,6 +7,7 @@ but its instances.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -37,11 +38,15 @@ _IN_ORDER: Final = frozenset({InstanceState.DRAINING, InstanceState.SUSPENDING, 
 
 @dataclass(slots=True)
 class ReadyInstances:
-    """``usable`` are those that get requests; ``outstanding`` counts what each of them has, of any epoch and version."""
+    """``usable`` are those that get requests; ``outstanding`` counts what each of them has, of any epoch and version.
+
+    ``on_open`` hears of each breaker that opens.
+    """
 
     outstanding: dict[str, int] = field(default_factory=dict)
     usable: dict[str, ReadyInstance] = field(default_factory=dict)
     backends: dict[str, Pool] = field(default_factory=dict)
+    on_open: Callable[[], None] = lambda: None
     _traffic: TrafficPolicy = _USUAL_TRAFFIC
     _guarded: bool = True
     _parts: tuple[RoutePart, ...] = ()
@@ -147,8 +152,8 @@ class ReadyInstances:
         ready = self._all.get(instance)
         if ready is None or ready.record.epoch != epoch:
             return
-        if self._guarded or probe:
-            ready.ended(result, now, probe=probe)
+        if (self._guarded or probe) and ready.ended(result, now, probe=probe):
+            self.on_open()
         pool = self.backends.get(ready.record.backend)
         if result is None or pool is None:
             return

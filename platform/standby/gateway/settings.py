@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field, SecretStr
 
 from standby.domain.settings import Settings
+from standby.gateway.request_ends import RequestLog
 from standby.telemetry.logs import LogFormat, LogLevel
 
 
@@ -76,6 +77,11 @@ class GatewaySettings(Settings):
         "platform's own keys; {tenant} stands for the caller's account, e.g. s3://results/{tenant}/; empty: everywhere "
         "but where other tenants' results go",
     )
+    shadow_by_tenants: bool = Field(
+        default=False,
+        description="let tenants' keys that may manage endpoints mark requests as tests (x-standby-shadow), which no metering "
+        "counts; administrators' keys always may",
+    )
     request_traces: int = Field(
         default=2000, ge=0, le=1_000_000, description="past requests that `standby requests` can show; 0: none"
     )
@@ -90,6 +96,11 @@ class GatewaySettings(Settings):
         description="how long after SIGTERM the gateway still accepts, with /readyz failing, so that load balancers see it",
     )
     max_staleness_s: float = Field(default=90.0, gt=0, description="older local copies make /readyz fail")
+    request_log: RequestLog = Field(
+        default=RequestLog.ERRORS,
+        description="which requests get a line in the log when they have ended: none, errors (not the caller's own) or all; "
+        "ids, outcome and times, never a text",
+    )
     log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
     log_format: LogFormat = Field(default="human", description="human, or json: one object per line")
     port_file: str | None = Field(default=None, description="where to write the port that was bound, for port 0")

@@ -8,11 +8,13 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, NamedTuple
 
+from standby.domain.instance import Rung
 from standby.domain.model import EngineKind
 from standby.domain.priority import Priority
 from standby.domain.traffic import Tier
 from standby.gateway.grants import Grant
 from standby.gateway.metering import Usage
+from standby.gateway.results import ResultKind
 from standby.sagemaker.runtime.contract import Arrival
 
 DEFAULT_TRACES = 2000
@@ -20,6 +22,9 @@ DEFAULT_TRACES = 2000
 
 class AttemptTrace(NamedTuple):
     """One attempt: where and why there, how it ended, and for how long it lasted. ``id``: what the engine saw.
+
+    ``result``: whose doing its end was; ``began_s`` from the request's arrival; ``rung``: what it found, ``activation``: the
+    climb that had brought that up, empty where it was; ``span``: its span's id as the door was told it, 0: it was told none.
 
     Plain values only, here and in RequestTrace: a past request keeps no desk, and so no deleted endpoint, in memory.
     """
@@ -34,11 +39,19 @@ class AttemptTrace(NamedTuple):
     probe: bool
     outcome: str
     lasted_s: float
+    result: ResultKind = ResultKind.OK
+    began_s: float = 0.0
+    rung: Rung = Rung.READY
+    node: str = ""
+    activation: str = ""
+    span: int = 0
 
 
 class RequestTrace(NamedTuple):
     """One request. Times in seconds; ``first_byte_s`` from arrival, None: there was none; ``usage`` None: no engine was asked.
-    ``quarantined_s``: how much of ``waited_s`` it waited for others that are suspected as gravely to end.
+    ``quarantined_s``: how much of ``waited_s`` it waited for others that are suspected as gravely to end. ``path``: the
+    engine's; ``status``: 0 where the caller got none; ``first_token_s``: the first whole event of a stream, from arrival;
+    ``sampled``: its trace is kept, whatever its end.
 
     A tuple of what was there anyway, as one is made for each request; the words are made when somebody asks.
     """
@@ -58,6 +71,12 @@ class RequestTrace(NamedTuple):
     first_byte_s: float | None
     usage: Usage | None
     quarantined_s: float = 0.0
+    path: str = ""
+    served_name: str = ""
+    status: int = 0
+    streamed: bool = False
+    first_token_s: float | None = None
+    sampled: bool = False
 
     @property
     def id(self) -> str:
@@ -65,7 +84,15 @@ class RequestTrace(NamedTuple):
         return self.arrival.request_id
 
 
-def attempt_of(name: str, grant: Grant, outcome: str, lasted_s: float) -> AttemptTrace:
+def attempt_of(
+    name: str,
+    grant: Grant,
+    outcome: str,
+    lasted_s: float,
+    result: ResultKind = ResultKind.OK,
+    began_s: float = 0.0,
+    span: int = 0,
+) -> AttemptTrace:
     """Return what is kept of an attempt; ``name``: the request's id as the engine saw it."""
     return AttemptTrace(
         name,
@@ -78,6 +105,12 @@ def attempt_of(name: str, grant: Grant, outcome: str, lasted_s: float) -> Attemp
         grant.probe,
         outcome,
         lasted_s,
+        result,
+        began_s,
+        grant.rung,
+        grant.node,
+        "" if grant.activation is None else grant.activation.id,
+        span,
     )
 
 
@@ -115,6 +148,7 @@ def view(trace: RequestTrace) -> dict[str, Any]:
     return {
         "id": trace.id,
         "request_id": trace.arrival.echoed.decode("latin-1"),
+        "trace_id": "" if trace.arrival.trace is None else f"{trace.arrival.trace.trace:032x}",
         "endpoint": trace.endpoint,
         "variant": trace.variant,
         "tier": trace.tier.value,

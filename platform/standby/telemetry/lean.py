@@ -1,7 +1,8 @@
-"""Counters, summaries and histograms that one thread alone writes and reads: the library's, without a lock for each number.
+"""Counters, summaries and histograms that one thread alone writes: the library's, without a lock for each number.
 
 A request moves a dozen of them in the gateway, and locks and checks were a twentieth of all that it cost there. What is
 exposed is the library's own: names, labels, values, ``_created``. No exemplars. Only children count: all of them have labels.
+Any thread may read: each number is whole, though two of them may be of different moments.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ ENGINE_ERROR: Final = b"x-standby-engine-error"
 ENGINE_SAW: Final = b"x-standby-engine-saw"
 ENGINE_GONE: Final = b"x-standby-engine-gone"
 REQUEST_ID: Final = b"x-request-id"
+# Not for doors: a caller's request with it is a test, and an answer with it says whether that was granted (1) or not (0).
+SHADOW: Final = b"x-standby-shadow"
 
 # RFC 9110 §7.6.1: they describe one connection and are never passed on.
 HOP_BY_HOP: Final = frozenset(

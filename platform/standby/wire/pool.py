@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from pathlib import Path
 from typing import Final
 
@@ -30,8 +31,11 @@ class ConnectionPool:
         reuse_chunked: bool,
         idle_limit: int = IDLE_LIMIT,
         connect_limit_s: float = CONNECT_LIMIT_S,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
+        """``tls``: speak TLS to a (host, port), and expect a certificate for that host; else plain."""
         self.address = address
+        self._tls = tls
         self._reuse_chunked = reuse_chunked
         self._idle_limit = idle_limit
         self._connect_limit_s = connect_limit_s
@@ -62,7 +66,7 @@ class ConnectionPool:
                 if isinstance(self.address, Path):
                     await loop.create_unix_connection(lambda: connection, str(self.address))
                 else:
-                    await loop.create_connection(lambda: connection, *self.address)
+                    await loop.create_connection(lambda: connection, *self.address, ssl=self._tls)
         except BaseException:
             # A cancellation can meet a connection that has just been made: it must not stay open without an owner.
             connection.abort()

@@ -7,22 +7,17 @@ import re
 from pathlib import Path
 from typing import Final
 
+from standby.telemetry.redact import mask
+
+__all__ = ["TAIL_LINES", "first_error_line", "last_lines", "log_lines", "mask"]
+
 TAIL_LINES: Final = 20
 _HEAD_BYTES: Final = 256 * 1024
 _TAIL_BYTES: Final = 64 * 1024
 _LINE_LIMIT: Final = 500
-_MASK: Final = "****"
-
-_SECRETS: Final = (
-    re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{6,}"),
-    re.compile(
-        r"(?i)([\w-]*(?:api[_-]?key|access[_-]?key|secret|token(?!s)|passw(?:or)?d)[\w-]*[\"']?\s*[=:]\s*[\"']?)[^\s\"',;&]{4,}"
-    ),
-    re.compile(r"(\b[a-z][a-z0-9+.-]*://[^\s/:@]*:)[^\s/@]+(?=@)"),
-    re.compile(r"()\b(?:sk|sb|pk)-[\w-]{12,}"),
-    re.compile(r"()\bhf_[A-Za-z0-9]{12,}"),
-    re.compile(r"()\b(?:AKIA|ASIA)[A-Z0-9]{12,}"),
-)
+_LONG_LINE: Final = 4000
+# Engines colour their lines and may write anything else: a terminal must not carry out what a log says.
+_CONTROLS: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0a-\x1f\x7f-\x9f]")
 _ERROR: Final = re.compile(
     r"(?i)\b(error|errors|fail(?:ed|ure)?|fatal|abort(?:ed)?|exception|cannot|can't|could not|unable|invalid|"
     r"no such file|out of memory|not found|terminate called|ggml_assert|denied)\b|\w+(?:Error|Exception)\b"
@@ -45,20 +40,13 @@ _CHAINED: Final = re.compile(r"(?:During handling of|The above exception was)")
 _CHAIN_LINES: Final = 8  # between one exception's words and the line that says that another followed
 
 
-def mask(text: str) -> str:
-    """Return ``text`` with keys, tokens and passwords replaced by ``****``."""
-    for pattern in _SECRETS:
-        text = pattern.sub(lambda match: f"{match.group(1)}{_MASK}", text)
-    return text
-
-
 def first_error_line(lines: list[str]) -> str:
     """Return the first line that names an error, masked; of a Python traceback its last line. Empty if none does.
 
     A summary at the end ("see root cause above") explains nothing: the first one is nearest to the cause. A line that calls
     itself a warning or less counts only where there is no other: engines warn of much that stops nobody.
     """
-    told = [_told(line) for line in lines]
+    told = [_told(_CONTROLS.sub("", line)) for line in lines]
     for position, (level, text) in enumerate(told):
         if level in _HARMLESS:
             continue
@@ -120,5 +108,24 @@ def log_lines(log: Path) -> tuple[list[str], tuple[str, ...]]:
     return head.decode(errors="replace").splitlines(), tuple(_clean(line) for line in last)
 
 
+def last_lines(log: Path, count: int, limit_bytes: int) -> tuple[tuple[str, ...], bool]:
+    """Return the log's last ``count`` lines, masked, of ``limit_bytes`` at most, and whether earlier ones are left out.
+
+    Raises OSError where it cannot be read.
+    """
+    with log.open("rb") as stream:
+        size = stream.seek(0, os.SEEK_END)
+        stream.seek(max(0, size - limit_bytes))
+        found = stream.read(limit_bytes).decode(errors="replace").splitlines()
+    if size > limit_bytes:
+        found = found[1:]  # the first one is cut: a secret that begins before it would not be known as one
+    last = found[max(0, len(found) - count) :]
+    return tuple(_plain(line)[:_LONG_LINE] for line in last), size > limit_bytes or len(found) > count
+
+
 def _clean(line: str) -> str:
-    return mask(line.strip())[:_LINE_LIMIT]
+    return _plain(line.strip())[:_LINE_LIMIT]
+
+
+def _plain(line: str) -> str:
+    return mask(_CONTROLS.sub("", line))

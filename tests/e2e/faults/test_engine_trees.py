@@ -25,6 +25,7 @@ from standby.warm_pool.run_dir import run_dir
 from support.deployment import PARIS, aws_error_of, deployment, text_of
 from support.engine_place import EnginePlace
 from support.reality import MIB, alive, assert_clean
+from support.scrapes import scrape_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -210,6 +211,9 @@ async def test_an_engine_that_wakes_damaged_serves_nobody(place: Place) -> None:
     changes = place.there.of_kind("transition", "damaged")
     (ended,) = [one["reason"] for one in changes if (one["before"], one["after"]) == ("probing", "stopping")]
     assert "probe after the wake failed, the engine is started anew: greedy answer to" in ended
+    node = await scrape_of(place.there.stack.options.state.root, "node")
+    assert node.total("standby_canary_mismatches_total") >= 1
+    assert node.total("standby_engine_failures_total", engine="fake") >= 1
     await place.delete("damaged")
 
 

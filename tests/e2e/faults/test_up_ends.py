@@ -47,6 +47,7 @@ async def ends(running: Up) -> None:
     async with asyncio.timeout(60):
         assert await running.process.wait() == 0, running.log.read_text()
     assert running.leftovers() == []
+    assert not (running.state / "prometheus-targets.json").exists(), "nothing is left to scrape"
 
 
 async def test_once_lets_the_stream_end(running: Up) -> None:

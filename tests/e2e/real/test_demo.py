@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from standby.cli.demo.command import page_file
+from standby.domain.errors import ConfigurationError
 from support.real_model import real_model_path
 from support.user import BIN, PARIS, environment
 
@@ -18,11 +21,11 @@ LIMIT_S = 120.0
 
 
 async def test_the_demo_shows_what_it_promises(folder: Path) -> None:
-    report_file = folder / "report.json"
+    report_file, html_file = folder / "report.json", folder / "page.html"
     mark = str(folder / "tmp")
     (folder / "tmp").mkdir()
     process = await asyncio.create_subprocess_exec(
-        BIN / "standby", "demo", "--json", report_file,
+        BIN / "standby", "demo", "--json", report_file, "--html", html_file,
         env=environment(folder / "unused", {"TMPDIR": mark}),
         stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
@@ -59,6 +62,31 @@ async def test_the_demo_shows_what_it_promises(folder: Path) -> None:
     assert of_the_demo(mark) == []
     assert list(Path(mark).iterdir()) == []
     assert_the_table_is_whole(said)
+    assert said.splitlines()[-1] == f"page: {html_file}"
+    assert_the_page_shows_it(html_file.read_text(), report)
+
+
+def assert_the_page_shows_it(page: str, report: dict[str, Any]) -> None:
+    """Every rung with its phases, the answer, the many callers, the drain, and what it cost."""
+    assert "Everything as promised: nothing failed, nothing is left." in page
+    for words in (
+        PARIS,
+        "from cold",
+        "from asleep",
+        "from staged",
+        "20 of 20",
+        "caller 20",
+        "machine and versions",
+        "xllamacpp",
+    ):
+        assert words in page
+    for word in ("fetched from S3, verified: ", "engine loads weights: ", "the model&#x27;s own first token: "):
+        assert page.count(word) >= 1
+    assert page.count("<section>") == 7
+    assert len(report["first_calls"]) == 20
+    assert len(report["drain_calls"]) == report["drain"]["requests"]
+    assert {"cold", "ready", "asleep", "staged"} <= {look["state"] for look in report["held"]}
+    assert max(look["resident_bytes"] for look in report["held"] if look["state"] == "ready") > 50_000_000
 
 
 def of_the_demo(mark: str) -> list[psutil.Process]:
@@ -82,6 +110,16 @@ def assert_the_table_is_whole(said: str) -> None:
     assert "…" not in head
     assert max(len(line.rstrip()) for line in lines) <= 80
     assert "20 first requests at once at zero: 20 answered, 1 activation" in lines
+
+
+def test_the_page_goes_where_nobody_commits_it_or_where_it_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    assert page_file(None) == Path(".standby") / "demo.html"
+    assert (tmp_path / ".standby").is_dir()
+    assert page_file(tmp_path / "new" / "page.html").parent.is_dir()
+    with pytest.raises(ConfigurationError, match="cannot be written"):
+        page_file(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from standby.runtime.process_group import members
 from standby.runtime.process_ledger import ProcessLedger
 from standby.runtime.procfs import process_stat
 from standby.runtime.zygote.host import Zygote
+from standby.warm_pool import profile_recorders
 from support.engine_client import ANSWER, QUESTION, ask, client, text_of
 from support.fake_engine_spec import running, short_dir
 from support.safetensors_twin import twin_folder
@@ -272,3 +274,36 @@ async def test_vllms_own_parser_takes_every_option(rig: Rig) -> None:
     assert (first["max_model_len"], first["kv_cache_memory_bytes"]) == ("1024", str(64 * 2**20))
     assert (first["scheduling_policy"], first["max_lora_rank"], first["seed"]) == ("'priority'", "32", "7")
     assert "'num_speculative_tokens': 4" in first["speculative_config"]
+
+
+async def test_an_engine_started_for_it_is_traced_while_it_works(
+    rig: Rig, tmp_path: Path, nothing_left: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few steps only, since it serves nobody while it writes them; afterwards it answers as before.
+
+    Python's stacks are those of both of its processes, although the first one is a fork of a zygote.
+    """
+    monkeypatch.setattr(profile_recorders, "TORCH_STEPS", 4)
+    stop, py_spy = asyncio.Event(), profile_recorders.find_py_spy()
+    assert py_spy is not None, "a part of the development environment"
+    async with running(rig.adapter, vllm_spec(rig.run_dir, instance="traced", profile=True)) as handle:
+        working = asyncio.create_task(ask(handle, max_tokens=64, ignore_eos=True))
+        recorders = (
+            profile_recorders.TorchTrace("traced", handle),
+            profile_recorders.Stacks(py_spy, "traced", handle.pid, "instance traced"),
+        )
+        left = await asyncio.gather(*(one.record(tmp_path, 1, stop) for one in recorders))
+        await working
+        assert text_of(await ask(handle)) == ANSWER
+    assert left == [[], []]
+    assert "EngineCore.step" in (tmp_path / "traced.flame.svg").read_text()
+    (trace,) = tmp_path.glob("traced.torch.*.pt.trace.json.gz")
+    names = {event["name"] for event in json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]}
+    assert "_C::cpu_attention_with_kv_cache" in names
+    (table,) = tmp_path.glob("traced.torch.*.txt")
+    assert "Self CPU" in table.read_text()
+
+
+async def test_an_engine_that_was_not_started_for_it_says_so(served: EngineHandle, tmp_path: Path) -> None:
+    (left,) = await profile_recorders.TorchTrace("served", served).record(tmp_path, 1, asyncio.Event())
+    assert "/start_profile was answered with 404" in left.reason

@@ -58,6 +58,8 @@ async def test_refusal_before_the_engine_saw_anything(rig: Rig, changes: dict[st
     again = await client.request("POST", "/v1/completions", rig.headers(), b"{}")
     assert again.status == 200
     assert rig.engine.begun == 1
+    counted = rig.door.slots.results
+    assert (counted.refused, counted.served, counted.failed, counted.cut_off) == (1, 1, 0, 0)
     await client.close()
 
 

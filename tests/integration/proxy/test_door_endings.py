@@ -185,6 +185,7 @@ async def test_abort_tells_every_caller(rig: Rig) -> None:
     answer = await waiting
     assert (answer.status, answer.headers["x-standby-engine-error"]) == (502, "aborted")
     assert rig.door.load(INSTANCE).failures == 0
+    assert rig.door.slots.results.cut_off == 2
     await stream.close()
 
 

@@ -17,7 +17,7 @@ import pytest
 from standby.domain.node import Device, DeviceKind, Link
 from standby.runtime.devices.inventory import Devices
 from standby.runtime.devices.nvml import Nvml
-from standby.runtime.devices.nvml_inventory import visible_of
+from standby.runtime.devices.nvml_inventory import hidden_by, visible_of
 from support import nvml_stand_in
 from support.nvml_stand_in import GIB, Card, NvmlStandIn, Part, partitioned, two_cards
 from support.waiting import until
@@ -281,3 +281,38 @@ async def test_without_per_process_bytes_the_figure_from_before_the_start_is_the
 async def test_what_cuda_visible_devices_leaves(setting: str | None, ids: list[str]) -> None:
     async with devices_of(two_cards()) as devices:
         assert [device.id for device in visible_of(devices.list(), setting)] == ids
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (None, ""),
+        ("", ""),
+        ("-1", ""),
+        ("MIG-1111,MIG-2", ""),
+        (
+            "MIG-7a1e2b3c-0000-5000-8000-9d4e5f6a7b8c",
+            "names no device of this node by 'MIG-7a1e2b3c-0000-5000-8000-9d4e5f6a7b8c' (there are: MIG-1111, MIG-2222)",
+        ),
+        ("MIG-", "names several devices by 'MIG-' (there are: MIG-1111, MIG-2222)"),
+        ("0,9", "by '9'"),
+    ],
+)
+async def test_a_device_string_is_taken_as_it_is_and_said_where_it_names_nothing(setting: str | None, words: str) -> None:
+    """Field case B60: a MIG instance's UUID is never read as a number, and a wrong one is not hidden behind another error."""
+    machine = partitioned()
+    async with devices_of(machine) as devices:
+        found = hidden_by(devices.list(), setting)
+    assert words in found
+    assert bool(found) == bool(words)
+
+
+async def test_the_agent_says_which_device_string_hides_what(caplog: pytest.LogCaptureFixture) -> None:
+    devices = Devices(Nvml.open(two_cards()), on_cordon=lambda *_: None, visible="MIG-9", host=lambda: ())
+    with caplog.at_level(logging.WARNING):
+        await devices.start()
+        await devices.refresh()
+    await devices.stop()
+    assert devices.list() == ()
+    assert "'MIG-9'" in devices.hidden
+    assert caplog.text.count("names no device of this node") == 1

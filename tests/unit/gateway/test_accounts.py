@@ -10,9 +10,10 @@ from standby.domain.instance import Rung
 from standby.gateway.accounts import Accounts
 from standby.gateway.desk import AllRooms, Desk, Grant, Route
 from standby.gateway.metering import Meter
+from standby.gateway.results import Result, ResultKind
 from standby.sagemaker.runtime.contract import Message
 from standby.telemetry import metrics
-from support.builders import an_endpoint
+from support.builders import an_endpoint, an_instance
 
 
 async def _nowhere(_message: Message) -> None:
@@ -68,3 +69,70 @@ def test_what_was_used_is_settled_once() -> None:
     assert sample("standby_billed_requests_total", {**place, "ending": "partial"}) == 2
     assert sample("standby_billed_requests_total", {**place, "ending": "whole"}) is None
     accounts.close(desk)
+
+
+def test_an_endpoint_at_zero_has_series_and_a_deleted_one_has_none() -> None:
+    """Also one that nobody has asked this gateway for: what is not told cannot be told from a gateway that is away."""
+    accounts, here, gone = Accounts(), ("t", "at-zero"), ("t", "deleted")
+    told = metrics.GATEWAY.get_sample_value
+    accounts.refresh([], {here: 0, gone: 3})
+    names = ("standby_requests_in_flight", "standby_requests_queued", "standby_queued_bytes", "standby_slots")
+    assert [told(name, labels(here)) for name in names] == [0, 0, 0, 0]
+    assert told("standby_slots", labels(gone)) == 3
+    accounts.refresh([], {here: 0})
+    assert [told(name, labels(gone)) for name in names] == [None] * 4
+    accounts.refresh([], {})
+    assert told("standby_slots", labels(here)) is None
+
+
+def test_breakers_are_counted_by_phase_and_when_they_open() -> None:
+    accounts = Accounts()
+    route = Route(an_endpoint(name="broken"), Variant(model="m", policy=ScalePolicy()))
+    desk = Desk(route, AllRooms(0), lambda: 0.0, lambda: 0.0, lambda _desk, _urgent: None)
+    where = (desk.route.endpoint.tenant, "broken")
+    for name in ("a", "b"):
+        desk.instance_changed(an_instance(id=name, endpoint="broken"), seen=0)
+    account = accounts.of(desk)
+    told = metrics.GATEWAY.get_sample_value
+
+    def breakers() -> list[float | None]:
+        accounts.refresh([desk])
+        return [told("standby_breakers", {**labels(where), "state": state}) for state in ("closed", "open", "half_open")]
+
+    assert breakers() == [2, 0, 0]
+    assert told("standby_breakers_opened_total", labels(where)) == 0
+    fail_until_open(desk, "a")
+    assert breakers() == [1, 1, 0]
+    assert told("standby_breakers_opened_total", labels(where)) == 1
+    desk.endpoint_removed()
+    accounts.close(desk)
+    fail_until_open(desk, "b")
+    assert account.closed
+    assert told("standby_breakers_opened_total", labels(where)) is None, "its last requests make no series"
+
+
+def test_convictions_are_counted_for_endpoints_that_are_there() -> None:
+    accounts = Accounts()
+    route = Route(an_endpoint(name="poisoned"), Variant(model="m", policy=ScalePolicy()))
+    desk = Desk(route, AllRooms(0), lambda: 0.0, lambda: 0.0, lambda _desk, _urgent: None)
+    where = (desk.route.endpoint.tenant, "poisoned")
+    told = metrics.GATEWAY.get_sample_value
+    accounts.convicted(*where)
+    assert told("standby_poison_convictions_total", labels(where)) is None
+    accounts.of(desk)
+    accounts.convicted(*where)
+    assert told("standby_poison_convictions_total", labels(where)) == 1
+    accounts.close(desk)
+    assert told("standby_poison_convictions_total", labels(where)) is None
+
+
+def labels(where: tuple[str, str]) -> dict[str, str]:
+    return {"tenant": where[0], "endpoint": where[1]}
+
+
+def fail_until_open(desk: Desk, instance: str) -> None:
+    """Let an engine fail until its breaker opens."""
+    instances = desk._instances
+    for _ in range(20):
+        instances.took(instance)
+        instances.gave_back(instance, 1, Result(ResultKind.ENGINE, 0.1), now=0.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from standby.runtime.log_words import first_error_line, log_lines, mask
+from standby.runtime.log_words import first_error_line, last_lines, log_lines, mask
 
 
 @pytest.mark.parametrize(
@@ -144,3 +144,22 @@ def test_the_tail_is_the_last_twenty_lines(tmp_path: Path) -> None:
 
 def test_a_missing_log_is_empty(tmp_path: Path) -> None:
     assert log_lines(tmp_path / "none") == ([], ())
+
+
+def test_the_last_lines_begin_with_a_whole_one(tmp_path: Path) -> None:
+    """A secret whose name was cut off would not be known as one."""
+    log = tmp_path / "engine.log"
+    log.write_text("token=hf_ABCDEFGHIJKLMNOP\n" + "\n".join(f"line {number}" for number in range(10)) + "\n")
+    assert last_lines(log, 3, 1000) == (("line 7", "line 8", "line 9"), True)
+    assert last_lines(log, 100, 80) == (tuple(f"line {number}" for number in range(10)), True)
+    assert last_lines(log, 100, 1000)[0][0] == "token=****"
+    assert last_lines(log, 11, 1000)[1] is False
+    assert last_lines(log, 0, 1000) == ((), True)
+
+
+def test_control_characters_never_reach_a_terminal(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_bytes(b"\x1b[31merror\x1b[0m: \x07no\xff luck\x1b]0;title\x07\tend\n")
+    (line,), _ = last_lines(log, 5, 1000)
+    assert line == "error: no\ufffd luck]0;title\tend"
+    assert first_error_line(["\x1b[31merror\x1b[0m: no luck"]) == "error: no luck"

@@ -179,6 +179,15 @@ def test_an_option_becomes_arguments_each_of_its_own(run_dir: Path, options: dic
     assert found[start : start + len(expected)] == expected
 
 
+def test_only_an_engine_that_is_to_be_traced_has_a_profiler(run_dir: Path) -> None:
+    """Its traces lie in the folder of its own run; Python's stacks are not in them, since their table takes minutes."""
+    found = made(run_dir, profile=True)
+    told = json.loads(found[found.index("--profiler-config") + 1])
+    assert Path(told["torch_profiler_dir"]).parent == Path(found[found.index("--uds") + 1]).parent
+    assert (told["profiler"], told["torch_profiler_with_stack"]) == ("torch", False)
+    assert "--profiler-config" not in made(run_dir)
+
+
 def test_compiled_kernels_go_to_the_cache_of_their_fingerprint(run_dir: Path) -> None:
     found = environment(spec(run_dir, cache_dir=run_dir / "cache"), on_gpu=True)
     paths = {Path(found[name]) for name in ("VLLM_CACHE_ROOT", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")}

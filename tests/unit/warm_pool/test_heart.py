@@ -40,8 +40,7 @@ async def test_the_heart_beats_on_when_a_driver_does_not_answer(driver: str, mon
     monkeypatch.setattr(heart_module, "LOOK_S", 0.0)
     rig, beats = Rig(capacity=1), list[int]()
     monkeypatch.setattr(rig.agent.effects.engines.berths.devices, "refresh", refresh)
-    bus = cast("Any", SimpleNamespace(disconnected_for=lambda: 0.0))
-    beating = asyncio.create_task(a_heart(rig, beats).run(bus))
+    beating = asyncio.create_task(a_heart(rig, beats).run())
     await until(lambda: len(beats) > 3)
     assert not beating.done()
     assert (len(asked) == 1) is (driver == "hangs"), "one question at a time"

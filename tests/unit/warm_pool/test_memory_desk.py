@@ -90,6 +90,7 @@ def test_a_sleeper_that_still_holds_the_device_makes_room_on_it(desk: Desk) -> N
     climber = desk.add("c", S.STARTING, estimate=30, devices=("g0",))
     desk.reserve(climber)
     assert desk.news() == [("light", Evicted())]
+    assert desk.pushed_out == {"sleeper": 1, "zygote": 0}
     desk.release(desk.table["light"])
     assert desk.news() == [("c", Reserved())]
     assert desk.ledger.held("c") == Claim(30, {"g0": 30})
@@ -193,6 +194,7 @@ def test_a_zygote_in_the_way_is_ended_and_waited_for(desk: Desk) -> None:
     assert desk.reserve_zygote(EngineKind.FAKE, 50).granted
     desk.reserve(desk.add("a", S.STARTING, estimate=60))
     assert (desk.ended, desk.news()) == ([EngineKind.FAKE], [])
+    assert desk.pushed_out == {"sleeper": 0, "zygote": 1}
     desk.zygote_ended(EngineKind.FAKE)
     assert desk.news() == [("a", Reserved())]
 

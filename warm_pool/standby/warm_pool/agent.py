@@ -36,9 +36,11 @@ from standby.runtime.lifecycle_values import (
     Targeted,
     ZygoteLost,
 )
-from standby.telemetry import metrics
+from standby.warm_pool import counted
 from standby.warm_pool.absent_engine import AbsentEngine
+from standby.warm_pool.activation_spans import Climbed
 from standby.warm_pool.announcer import Announcer
+from standby.warm_pool.byte_seconds import ByteSeconds
 from standby.warm_pool.climb import Climb
 from standby.warm_pool.effects import Effects
 from standby.warm_pool.health_watch import Fullness
@@ -78,7 +80,8 @@ class _Happened:
 class Agent:
     """``monotonic`` and ``wall`` are clocks in seconds; ``door`` is the address that gateways are told.
 
-    ``effects`` and ``meter`` are set right after construction: their callbacks are this agent's.
+    ``on_climbed`` gets each climb that has ended. ``effects`` and ``meter`` are set right after construction: their
+    callbacks are this agent's.
     """
 
     node: str
@@ -93,7 +96,9 @@ class Agent:
     effects: Effects = field(init=False)
     meter: Meter = field(init=False)
     instances: dict[str, Managed] = field(default_factory=dict)
+    held: ByteSeconds = field(default_factory=ByteSeconds)
     stopping: bool = False
+    on_climbed: Callable[[Climbed], None] = lambda _climbed: None
     _inbox: asyncio.Queue[_Assigned | _Happened] = field(default_factory=asyncio.Queue)
     _outbox: asyncio.Queue[AnyEvent] = field(default_factory=asyncio.Queue)
     _soon: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
@@ -118,6 +123,7 @@ class Agent:
     def forgotten(self, managed: Managed) -> None:
         """An instance has ended for good."""
         self.instances.pop(managed.id, None)
+        self.held.gone(managed.id, self.monotonic())
         self.announcer.gone(self.node, managed.id)
         if not self.instances:
             self._empty.set()
@@ -192,6 +198,12 @@ class Agent:
                 self.post(managed.id, Targeted(entry.value.rung, entry.value.endpoint_generation))
             else:
                 self.assignment_changed(name, None, entry)
+
+    def note_held(self, managed: Managed) -> None:
+        """Take down what an instance holds from now on; called wherever that may have changed."""
+        now = self.monotonic()
+        busy_s = self.effects.door.load(managed.id).busy_until(now)
+        self.held.holds(managed.id, counted.holding(managed, busy_s), now)
 
     def say(self, managed: Managed) -> None:
         """Announce an instance if anything about it has changed."""
@@ -269,6 +281,9 @@ class Agent:
             self._begin_climb(managed, before, after)
         self._note_price(managed, before, after)
         managed.moved(after, now)
+        # Before the door forgets what it counted.
+        self.note_held(managed)
+        counted.stepped(managed, event, before, after)
         if after.state is not before.state:
             self._state_changed(managed, before, reason)
         self._end_climb(managed, before, after, now)
@@ -324,16 +339,19 @@ class Agent:
         if climb is None or after.state is before.state or after.state not in {InstanceState.READY, InstanceState.FAILED}:
             return
         ready = after.state is InstanceState.READY
-        seconds = climb.seconds(self.monotonic())
         activation = climb.activation(now if ready else None)
         managed.climb = None
         if ready:
             managed.activation = activation
             self.door_changed(managed.id)
-            metrics.ACTIVATION_SECONDS.labels(self.node, climb.from_rung.label).observe(seconds)
-        metrics.ACTIVATIONS.labels(self.node, climb.from_rung.label, "ready" if ready else "failed").inc()
+        counted.climbed(self.node, climb, self.monotonic(), ready=ready)
+        self._tell_climbed(managed, climb, "" if ready else (after.failure and after.failure.code) or "failed")
         error = "" if after.failure is None else after.failure.reason
         self._event(ActivationEnded, managed, activation=activation, ok=ready, error="" if ready else error)
+
+    def _tell_climbed(self, managed: Managed, climb: Climb, error: str) -> None:
+        lasted_s, steps = climb.seconds(self.monotonic()), tuple(climb.steps)
+        self.on_climbed(Climbed(climb.id, managed.assignment, climb.from_rung, climb.called_at, lasted_s, steps, error))
 
     def _say_now(self, instance: str) -> None:
         self._soon.pop(instance, None)

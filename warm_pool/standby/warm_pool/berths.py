@@ -116,7 +116,7 @@ class Berths:
             else:
                 fit.append(device)
         if len(fit) < wanted:
-            told = "; ".join(lacks) or "this node has no GPU"
+            told = "; ".join(filter(None, (*lacks, self.devices.hidden))) or "this node has no GPU"
             raise EngineError(f"needs {wanted} GPUs, {len(fit)} can be used: {told}", remedy="free one, or use another node")
         ledger = self.ledger()
         fit.sort(key=lambda device: (-ledger.free_of(device.id), device.id))

@@ -15,6 +15,7 @@ from standby.warm_pool.door_exchange import DoorLimits, Exchange
 from standby.warm_pool.door_load import DoorLoad
 from standby.warm_pool.door_protocol import DoorConnection
 from standby.warm_pool.door_slots import DoorSlots
+from standby.warm_pool.door_spans import DoorTraces
 from standby.wire.pool import Address
 
 FLUSH_LIMIT_S: Final = 2.0
@@ -30,6 +31,7 @@ class Door:
         self.token = token.encode()
         self.limits = limits or DoorLimits()
         self.slots = DoorSlots(on_change)
+        self.traces: DoorTraces | None = None
         self.connections: set[DoorConnection] = set()
         self._no_connections = asyncio.Event()
         self._no_connections.set()

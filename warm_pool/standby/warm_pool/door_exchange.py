@@ -24,6 +24,7 @@ from typing import Final, Protocol
 from standby.warm_pool.door_dial import dial
 from standby.warm_pool.door_evidence import sight_of
 from standby.warm_pool.door_slots import Gate
+from standby.warm_pool.door_spans import UNTRACED, DoorTrace
 from standby.wire.connection import Loss, ResponseHead, WireConnection
 from standby.wire.headers import ENGINE_ERROR, ENGINE_GONE, ENGINE_SAW, EngineFault, Sight, header_lines, status_line
 from standby.wire.pool import STALE_WITHIN_S
@@ -105,6 +106,7 @@ class Exchange:
         "_spawn",
         "_state",
         "_tail",
+        "_trace",
         "_upload_blocked",
         "_upstream",
     )
@@ -119,6 +121,7 @@ class Exchange:
         limits: DoorLimits,
         clock: Callable[[], float],
         spawn: Callable[[Exchange], None],
+        trace: DoorTrace = UNTRACED,
     ) -> None:
         """``head`` is the request head for the engine; ``spawn`` runs ``connect`` as a task that the door owns."""
         self._gate = gate
@@ -126,23 +129,21 @@ class Exchange:
         self._limits = limits
         self._clock = clock
         self._spawn = spawn
+        self._trace = trace
         self._state = ExchangeState.GATHERING
         self._chunked_request = chunked
         self._held = [head]
         self._held_bytes = 0
         self._size = 0
-        self._request_complete = False
         self._replay = b""
         self._sight = self._seen_before = Sight.NOTHING
         self._sent = 0
         self._sent_at = 0.0
-        self._upload_blocked = False
         self._upstream: WireConnection | None = None
         self._head: ResponseHead | None = None
-        self._chunked_answer = False
         self._tail = b""
+        self._request_complete = self._upload_blocked = self._chunked_answer = self._heard = False
         self._moved = True
-        self._heard = False
         self._quiet_since = 0.0
         gate.take(self, clock())
 
@@ -165,6 +166,7 @@ class Exchange:
 
     def on_gateway_gone(self) -> None:
         """The gateway closed its connection: close the engine's at once, which makes the engine stop generating."""
+        self._trace.failed("gateway_gone")
         self._end(served=False, cut=True)
 
     def on_gateway_full(self, full: bool) -> None:
@@ -286,6 +288,7 @@ class Exchange:
         head = self._head
         assert head is not None  # a connection tells the head before any body
         self._state = ExchangeState.STREAMING
+        self._trace.first_byte()
         self._replay = b""
         self._tail = data
         # A body that ends with the connection is sent on as chunks, so that its end is explicit from here on.
@@ -350,6 +353,7 @@ class Exchange:
 
     def _fail(self, fault: EngineFault, message: str, *, gone: bool = False) -> None:
         cut = False
+        self._trace.failed(fault.value)
         beside = self._gate.dying() if gone or fault is EngineFault.DIED else 0
         if fault in (EngineFault.DIED, EngineFault.MALFORMED):
             self._gate.pulse.broken(self._clock())
@@ -387,6 +391,7 @@ class Exchange:
             else:
                 upstream.abort()
         status = self._status if self._heard or served else 0
+        self._trace.over(self._status)
         self._gate.give_back(self, now=self._clock(), status=status, served=served, engine_failed=engine_failed)
         self._gateway.exchange_over(cut=cut)
 

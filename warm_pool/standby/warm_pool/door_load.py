@@ -14,7 +14,8 @@ class DoorLoad:
     ``last_progress`` is the last byte of any good answer (one with a status below 500), to a second. ``waiting_since`` is the
     oldest request that came after it; None: every request got an answer. ``unavailable``, ``errors`` and ``refused``
     count, since the last progress, answers with 503, other broken answers, and connections that nobody accepted; ``…_since``
-    is the first of them, ``…_at`` the last.
+    is the first of them, ``…_at`` the last. ``busy_s``: for how long something was in flight, without the stretch that has
+    lasted since ``busy_since``.
     """
 
     in_flight: int = 0
@@ -30,6 +31,12 @@ class DoorLoad:
     errors_since: float | None = None
     errors_at: float | None = None
     refused: int = 0
+    busy_s: float = 0.0
+    busy_since: float | None = None
+
+    def busy_until(self, now: float) -> float:
+        """Return for how long something was in flight up to now, in seconds."""
+        return self.busy_s if self.busy_since is None else self.busy_s + max(0.0, now - self.busy_since)
 
 
 class Pulse:

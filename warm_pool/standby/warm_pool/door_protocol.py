@@ -10,6 +10,7 @@ import httptools
 
 from standby.warm_pool.door_exchange import DoorLimits, Exchange
 from standby.warm_pool.door_slots import DoorSlots
+from standby.warm_pool.door_spans import UNTRACED, DoorTraces
 from standby.wire.headers import (
     EPOCH,
     INSTANCE,
@@ -33,6 +34,7 @@ class DoorOwner(Protocol):
     token: bytes
     slots: DoorSlots
     limits: DoorLimits
+    traces: DoorTraces | None
 
     def connection_made(self, connection: DoorConnection) -> None:
         """A gateway has connected."""
@@ -236,6 +238,9 @@ class DoorConnection(asyncio.Protocol):
         if (self._content_length or 0) > door.limits.body_bytes:
             self._reject(413, b"request body is larger than the door's limit of %d bytes" % door.limits.body_bytes)
             return
+        trace = None if door.traces is None else door.traces.begin(self._lines, gate)
+        if trace is not None:
+            self._lines = trace.told(self._lines)
         head = self._engine_head(method)
         if len(head) > door.limits.head_bytes:
             self._reject(431, b"the request head is larger than %d bytes" % door.limits.head_bytes)
@@ -248,6 +253,7 @@ class DoorConnection(asyncio.Protocol):
             limits=door.limits,
             clock=door.clock,
             spawn=door.begin,
+            trace=trace or UNTRACED,
         )
         door.exchange_started()
 
@@ -266,6 +272,7 @@ class DoorConnection(asyncio.Protocol):
         return b"%b %b HTTP/1.1\r\nhost: localhost\r\n%b%b\r\n" % (method, self._url, header_lines(lines), framing)
 
     def _refuse(self, refusal: Refusal) -> None:
+        self._door.slots.results.refused += 1
         self.answer(refusal.status, [(REFUSED, refusal.encode())], b"the door refuses: " + refusal.encode())
 
     def _reject(self, status: int, message: bytes) -> None:

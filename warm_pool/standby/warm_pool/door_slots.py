@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 from typing import Protocol
@@ -29,6 +30,22 @@ class GateState(Enum):
     FENCED = "fenced"
 
 
+@dataclass(slots=True)
+class DoorResults:
+    """How requests at one door have ended, of all its gates. ``refused`` never got a slot; of ``ended``, who is neither served
+    nor failed was cut off: its caller left, or the node ended it."""
+
+    ended: int = 0
+    served: int = 0
+    failed: int = 0
+    refused: int = 0
+
+    @property
+    def cut_off(self) -> int:
+        """Requests that were ended from outside."""
+        return self.ended - self.served - self.failed
+
+
 class InFlight(Protocol):
     """What a gate needs to know of a request that holds one of its slots."""
 
@@ -42,7 +59,16 @@ class InFlight(Protocol):
 class Gate:
     """One instance at one epoch. A slot is membership in ``_in_flight``, so it cannot be given back twice or forgotten."""
 
-    def __init__(self, instance: str, *, epoch: int, slots: int, address: Address, on_change: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        instance: str,
+        *,
+        epoch: int,
+        slots: int,
+        address: Address,
+        on_change: Callable[[str], None],
+        results: DoorResults,
+    ) -> None:
         self.instance = instance
         self.epoch = epoch
         self.slots = slots
@@ -51,6 +77,9 @@ class Gate:
         self.pool = ConnectionPool(address, reuse_chunked=False)
         self._epoch_header = str(epoch).encode()
         self._on_change = on_change
+        self._results = results
+        self._busy_s = 0.0
+        self._busy_since: float | None = None
         self._in_flight: set[InFlight] = set()
         self._waiters: set[asyncio.Future[None]] = set()
         self._last_end: float | None = None
@@ -80,6 +109,8 @@ class Gate:
 
     def take(self, request: InFlight, now: float) -> None:
         """Give the request a slot; ``refusal`` has just said that there is one."""
+        if self._busy_since is None:
+            self._busy_since = now
         self._in_flight.add(request)
         self.pulse.asked(now)
 
@@ -94,11 +125,18 @@ class Gate:
         self._last_end = now
         self._served += served
         self._failures += engine_failed
+        results = self._results
+        results.ended += 1
+        results.served += served
+        results.failed += engine_failed
         if served:
             self._died_with = 0
         if served or 0 < status < HTTPStatus.INTERNAL_SERVER_ERROR:
             self.pulse.answered(now, status, busy=self.busy)
         if not self._in_flight:
+            if self._busy_since is not None:
+                self._busy_s += now - self._busy_since
+                self._busy_since = None
             self._tell_waiters()
         if not self._in_flight or engine_failed:
             self._on_change(self.instance)
@@ -161,6 +199,8 @@ class Gate:
             errors_since=pulse.errors_since,
             errors_at=pulse.errors_at,
             refused=pulse.refused,
+            busy_s=self._busy_s,
+            busy_since=self._busy_since,
         )
 
     def check(self, now: float) -> None:
@@ -178,6 +218,7 @@ class DoorSlots:
     """The gates of one door, by instance; also those replaced ones that still have something in flight."""
 
     def __init__(self, on_change: Callable[[str], None]) -> None:
+        self.results = DoorResults()
         self._on_change = on_change
         self._gates: dict[str, Gate] = {}
         self._by_header: dict[bytes, Gate] = {}
@@ -195,7 +236,7 @@ class DoorSlots:
                 before.reopen(epoch=epoch, slots=slots)
                 return
             self.remove(instance, f"instance {instance} begins epoch {epoch} with another engine")
-        gate = Gate(instance, epoch=epoch, slots=slots, address=address, on_change=self._on_change)
+        gate = Gate(instance, epoch=epoch, slots=slots, address=address, on_change=self._on_change, results=self.results)
         self._gates[instance] = self._by_header[instance.encode()] = gate
 
     def remove(self, instance: str, reason: str) -> None:

@@ -12,8 +12,6 @@ from importlib.metadata import version
 from types import MappingProxyType
 from typing import Final
 
-from standby.bus.connection import Bus
-from standby.domain.instance import InstanceState
 from standby.domain.model import EngineKind
 from standby.domain.node import Device, DeviceKind, EngineAbsence, Node
 from standby.domain.prices import Footprint
@@ -22,7 +20,6 @@ from standby.runtime.engines.llama_cpp_options import LlamaCppOptions
 from standby.runtime.engines.registry import EngineRegistry
 from standby.runtime.engines.tensorrt_llm_options import TensorRtLlmOptions
 from standby.runtime.engines.vllm_options import VllmOptions
-from standby.telemetry import metrics
 from standby.warm_pool.agent import Agent
 from standby.warm_pool.announcer import Announcer
 from standby.warm_pool.cache import ArtifactCache
@@ -46,7 +43,7 @@ _OPTION_NAMES: Final = MappingProxyType(
 
 @dataclass
 class Heart:
-    """Says every few seconds what the node is, and what its instances hold."""
+    """Says every few seconds what the node is, and what its instances hold. ``measured`` is called with each beat."""
 
     settings: NodeSettings
     agent: Agent
@@ -55,6 +52,7 @@ class Heart:
     memory: MemoryDesk
     registry: EngineRegistry
     duty: Duty
+    measured: Callable[[], None] = lambda: None
     beats: int = 0
 
     def __post_init__(self) -> None:
@@ -66,7 +64,7 @@ class Heart:
             kind: EngineAbsence(reason=cause.message, remedy=cause.remedy) for kind, cause in self.registry.absent().items()
         }
 
-    async def run(self, bus: Bus) -> None:
+    async def run(self) -> None:
         """Beat until cancelled."""
         looking: asyncio.Task[None] | None = None
         try:
@@ -76,7 +74,6 @@ class Heart:
                     looking = asyncio.create_task(self._look_at_devices(), name="look at devices")
                 await asyncio.wait({looking}, timeout=LOOK_S)
                 self.beat()
-                metrics.BUS_DISCONNECTED.set(bus.disconnected_for())
         finally:
             await tasks.end([looking] if looking is not None else [])
 
@@ -97,9 +94,8 @@ class Heart:
         )
         for managed in list(self.agent.instances.values()):
             self.agent.say(managed)
-        record = self._record(devices)
-        self.announcer.node(record)
-        self._measure(record)
+        self.announcer.node(self._record(devices))
+        self.measured()
 
     def _record(self, devices: tuple[Device, ...]) -> Node:
         engines, kinds = self.agent.effects.engines, self.registry.available()
@@ -134,15 +130,6 @@ class Heart:
             started_at=self.started_at,
             version=self._version,
         )
-
-    def _measure(self, record: Node) -> None:
-        name = self.settings.node_name
-        states = [managed.life.state for managed in self.agent.instances.values()]
-        for state in InstanceState:
-            metrics.INSTANCES.labels(name, state.value).set(states.count(state))
-        metrics.RESIDENT_BYTES.labels(name).set(record.memory.resident)
-        metrics.RESERVED_BYTES.labels(name).set(record.memory.reserved)
-        metrics.CACHE_BYTES.labels(name).set(record.cache_bytes)
 
 
 def _largest(memory: MemoryDesk, of: Callable[[Footprint], int]) -> dict[str, int]:

@@ -32,7 +32,7 @@ class Keepsakes:
     """Part of the agent's loop. ``facts`` tells what computes: given the devices, or none and the processors' number.
 
     ``tell`` says something of an instance to operators. ``keys_for`` opens a tenant's stored keys, for caches that lie
-    beside the tenant's model.
+    beside the tenant's model. ``mismatches`` counts engines that did not say what they should.
     """
 
     canaries: Canaries
@@ -41,6 +41,7 @@ class Keepsakes:
     keys_for: KeysFor
     facts: Callable[[Sequence[str], int | None], DeviceFacts]
     tell: Callable[[Managed, str], None]
+    mismatches: int = 0
     _held: dict[str, str] = field(default_factory=dict)
     _unproven: set[str] = field(default_factory=set)
     """Instances whose engine has started with its folder of kernels, and has not proved itself yet."""
@@ -86,6 +87,7 @@ class Keepsakes:
             managed.adapter, handle, managed.fingerprint, limit_s, after_wake=after_wake, depth=managed.sleep_depth
         )
         if outcome.check is CanaryCheck.MISMATCHED:
+            self.mismatches += 1
             self.tell(managed, f"canary mismatch {'after a wake' if after_wake else 'at a start'}: {outcome.reason}")
         outcome.raise_mismatch()
 

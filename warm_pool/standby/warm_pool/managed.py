@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from standby.domain.assignment import Assignment
+from standby.domain.endpoint import Failure
 from standby.domain.errors import InvalidInput
-from standby.domain.instance import HAS_PROCESS, RUNG_OF, Activation, Instance, InstanceState
+from standby.domain.instance import HAS_PROCESS, RUNG_OF, Activation, Instance, InstanceState, Rung
 from standby.runtime.engines.base import EngineAdapter, EngineHandle
 from standby.runtime.lifecycle_values import Lifecycle
 from standby.warm_pool.climb import Climb
@@ -58,6 +59,11 @@ class Managed:
         return self.assignment.model.manifest.digest
 
     @property
+    def rung(self) -> Rung:
+        """The rung that its state has reached."""
+        return RUNG_OF[self.life.state]
+
+    @property
     def prioritised(self) -> bool:
         """Whether its engine works by the priority that a request names; options that it refuses say nothing."""
         try:
@@ -98,8 +104,7 @@ class Managed:
             resident_bytes=self.resident_bytes if self.has_process else 0,
             progress=self.progress,
             activation=self.activation,
-            # While it asks again it still lacks what it lacked: a record that forgets this for a moment would flicker.
-            failure=life.failure if life.state is InstanceState.FAILED or life.retry_at or life.reserving else None,
+            failure=self._failure(),
             assignment_intent=assignment.intent,
             updated_at=now,
         )
@@ -115,3 +120,11 @@ class Managed:
             self.drain_until = None
         self.life = after
         return changed
+
+    def _failure(self) -> Failure | None:
+        life = self.life
+        # While it asks again it still lacks what it lacked: a record that forgets this for a moment would flicker.
+        told = life.state is InstanceState.FAILED or life.retry_at or life.reserving
+        if life.failure is None or not told:
+            return None
+        return life.failure.model_copy(update={"node": self.assignment.node, "instance": self.id})

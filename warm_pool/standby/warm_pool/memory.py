@@ -36,7 +36,7 @@ class MemoryDesk:
     """Part of the agent's loop: only it calls. ``instances`` is the agent's own table, ``costs`` its measured prices.
 
     ``devices_of`` names the devices that an instance computes on; ``end_zygote`` ends the zygote of an engine kind, to be
-    answered by ``zygote_ended``.
+    answered by ``zygote_ended``. ``pushed_out`` counts what had to make room.
     """
 
     ledger: Ledger
@@ -47,6 +47,7 @@ class MemoryDesk:
     sizes: Sizes = field(default_factory=Sizes)
     devices_of: Callable[[Managed], Sequence[str]] = lambda _managed: ()
     end_zygote: Callable[[EngineKind], None] | None = None
+    pushed_out: dict[str, int] = field(default_factory=lambda: {"sleeper": 0, "zygote": 0})
     _zygotes: dict[EngineKind, float] = field(default_factory=dict)
     _wanted: dict[str, Claim] = field(default_factory=dict)
     _leaving: set[str] = field(default_factory=set)
@@ -195,8 +196,10 @@ class MemoryDesk:
         for kind in tuple(self._zygotes):
             if name == zygote_claim(kind):
                 assert self.end_zygote is not None, "zygotes are chosen only where somebody can end them"
+                self.pushed_out["zygote"] += 1
                 self.end_zygote(kind)
                 return
+        self.pushed_out["sleeper"] += 1
         self.post(name, Evicted())
 
     def _serve_waiting(self) -> None:

@@ -80,7 +80,10 @@ class NodeSettings(Settings):
     engine_cache_bytes: int = Field(default=2 * 1024**3, ge=1, description="cap of compiled kernels on this node")
     log_level: LogLevel = Field(default="info", description="debug, info, warning or error")
     log_format: LogFormat = Field(default="human", description="human, or json: one object per line")
-    metrics_port: int | None = Field(default=None, ge=0, le=65535, description="loopback port for /metrics; unset: off")
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65535, description="loopback port for /metrics; unset: off, 0: any free one"
+    )
+    metrics_port_file: str | None = Field(default=None, description="where to write the metrics' port that was bound")
 
     @field_validator("engine_cache_uri")
     @classmethod

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Final
 
-import prometheus_client
-
 from standby.artifacts import volume
 from standby.artifacts.fetch import FetchOptions
 from standby.artifacts.pace import Pacer
@@ -42,9 +40,11 @@ from standby.runtime.fingerprint import DeviceFacts
 from standby.runtime.isolation import Isolation
 from standby.runtime.process_ledger import ProcessLedger
 from standby.runtime.zygote.host import Zygote
-from standby.telemetry import metrics
+from standby.telemetry import metrics, process_figures
+from standby.telemetry.exposition import exposed
 from standby.warm_pool.agent import Agent
 from standby.warm_pool.announcer import Announcer
+from standby.warm_pool.answering import Answering, log_folder
 from standby.warm_pool.berths import Berths
 from standby.warm_pool.boots import first_epoch
 from standby.warm_pool.cache import ArtifactCache
@@ -55,6 +55,7 @@ from standby.warm_pool.duty import Duty, say_progress
 from standby.warm_pool.effects import Effects
 from standby.warm_pool.engine_cache import EngineCache, EngineCacheOptions
 from standby.warm_pool.engine_work import EngineWork
+from standby.warm_pool.figures import Figures
 from standby.warm_pool.health import HealthLimits
 from standby.warm_pool.health_watch import HealthWatch, ready_engines
 from standby.warm_pool.heart import Heart
@@ -63,7 +64,6 @@ from standby.warm_pool.ledger import Ledger
 from standby.warm_pool.managed import Managed
 from standby.warm_pool.memory import MemoryDesk
 from standby.warm_pool.meter import DeviceBytes, Meter
-from standby.warm_pool.orders import CacheOrders
 from standby.warm_pool.price_keeper import PriceKeeper
 from standby.warm_pool.run_dir import run_dir
 from standby.warm_pool.settings import NodeSettings
@@ -169,7 +169,7 @@ async def parts_of(
             limits=HealthLimits(stall_s=settings.engine_stall_s),
         ),
         run_dir=sockets,
-        log_dir=settings.state_dir / "engine-logs",
+        log_dir=log_folder(settings.state_dir),
         wall=time.time,
         stop_grace_s=settings.stop_grace_s,
         probe_limit_s=settings.probe_limit_s,
@@ -188,24 +188,31 @@ async def parts_of(
     await _forget_earlier_instances(tables, settings.node_name)
     mirror = Mirror(tables.assignments, agent.assignment_changed, prefix=f"{settings.node_name}.")
     duty = Duty(settings.node_name, settings.state_dir / "mode.json", agent, lambda: beats.beat(), lambda: mirror.entries)  # noqa: PLW0108 - the heart is made after it
-    beats: Heart = Heart(settings, agent, announcer, cache, memory, registry, duty)
-    subscriptions = [await CacheOrders(settings.node_name, cache).serve(bus), await duty.serve(bus)]
+    figures = Figures(
+        settings.node_name, registry.available(), agent, cache, memory, functools.partial(_measure_bus, bus, mirror)
+    )
+    beats: Heart = Heart(settings, agent, announcer, cache, memory, registry, duty, figures.refresh)
+    answering = await Answering.open(bus, agent, cache, duty, settings.state_dir)
     works = (
-        agent.run, agent.run_outbox, announcer.run, functools.partial(beats.run, bus), functools.partial(_watch_pages, cache),
+        agent.run, agent.run_outbox, announcer.run, beats.run, functools.partial(_watch_pages, cache),
         agent.meter.run, keeper.run, engines.health.run, engines.trees.run,
     )  # fmt: skip
     tasks = [asyncio.create_task(always(work)) for work in works]
-    if settings.metrics_port is not None:
-        prometheus_client.start_http_server(settings.metrics_port, "127.0.0.1", metrics.REGISTRY)
     try:
         beats.beat()
         await mirror.start()
         _log.info("node is ready", extra={"door": agent.door, "engines": [kind.value for kind in registry.available()]})
-        yield NodeParts(agent, announcer, mirror, door, agent.door, duty)
+        async with exposed(
+            metrics.NODE,
+            settings.metrics_port,
+            figures.refresh,
+            variable="STANDBY_METRICS_PORT",
+            port_file=settings.metrics_port_file,
+        ):
+            yield NodeParts(agent, announcer, mirror, door, agent.door, duty)
     finally:
         await mirror.stop()
-        for subscription in subscriptions:
-            await subscription.unsubscribe()
+        await answering.close()
         await duty.stop()
         await door.stop()
         await host_tasks.end([*tasks, *engines.keepsakes.tasks])
@@ -241,7 +248,7 @@ def _zygotes(
     forking = {kind: adapter for kind in registry.available() if isinstance(adapter := registry.adapter(kind), Vllm)}
 
     def make(kind: EngineKind) -> Zygote:
-        log = settings.state_dir / "engine-logs" / f"zygote-{kind.value}.log"
+        log = log_folder(settings.state_dir) / f"zygote-{kind.value}.log"
         return Zygote(forking[kind].zygote_plan, ledger=processes, log=log)
 
     return ZygotePool(
@@ -290,7 +297,18 @@ def _device_bytes(devices: Devices) -> DeviceBytes:
     return held
 
 
+def _measure_bus(bus: Bus, assignments: Mirror[Assignment]) -> None:
+    counted = bus.statistics()
+    process_figures.bus_is(
+        away_s=bus.disconnected_for(),
+        errors=counted.errors,
+        slow_consumer_drops=counted.slow_consumer_drops,
+        staleness_s={"assignments": assignments.staleness(time.monotonic())},
+    )
+
+
 def _measured(agent: Agent, managed: Managed) -> None:
+    agent.note_held(managed)
     agent.say(managed)
     agent.keeper.sized()
 

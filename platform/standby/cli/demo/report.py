@@ -52,6 +52,22 @@ class Descent(Value):
     reason: str = Field(default="", description="why the controller let it fall, in its own words")
 
 
+class Held(Value):
+    """What the endpoint held at one moment; ``at_s`` counts from the demo's start."""
+
+    at_s: float
+    state: str
+    resident_bytes: int
+
+
+class Call(Value):
+    """One of many requests; ``at_s`` counts from the first of them. ``total_ms`` None: it failed."""
+
+    at_s: float
+    first_token_ms: float | None = None
+    total_ms: float | None = None
+
+
 class DemoReport(Value):
     """Everything, as ``standby demo --json FILE`` writes it."""
 
@@ -65,6 +81,11 @@ class DemoReport(Value):
     drain: Drain
     leftover_processes: int
     seconds: float
+    first_calls: tuple[Call, ...] = Field(default=(), description="the many first requests, one by one")
+    drain_calls: tuple[Call, ...] = Field(default=(), description="the requests of the drain, one by one")
+    held: tuple[Held, ...] = Field(default=(), description="memory of the endpoint over time, as its node tells it")
+    began_at: float = Field(default=0.0, description="seconds since the epoch")
+    machine: tuple[tuple[str, str], ...] = Field(default=(), description="machine and versions")
 
     def faults(self) -> list[str]:
         """Return what went wrong, in words; empty when the demo has shown what it promises."""

@@ -13,7 +13,7 @@ from typing import Any, Final
 import httpx
 
 from standby.cli.demo.caller import Caller
-from standby.cli.demo.report import ConcurrentFirstRequests, Descent, Drain, Invocation
+from standby.cli.demo.report import Call, ConcurrentFirstRequests, Descent, Drain, Invocation
 from standby.cli.output import size
 from standby.cli.stack import Stack
 from standby.domain.errors import StandbyError
@@ -43,6 +43,8 @@ class Scenario:
     say: Say
     invocations: list[Invocation] = field(default_factory=list)
     descents: list[Descent] = field(default_factory=list)
+    first_calls: list[Call] = field(default_factory=list)
+    drain_calls: list[Call] = field(default_factory=list)
 
     async def register(self, uri: str, endpoint_url: str, region: str) -> dict[str, Any]:
         """Register the model from S3 and create an endpoint at zero."""
@@ -85,6 +87,7 @@ class Scenario:
             )
             await self._until_told_of_the_present_climb(climbs)
         good = [result for result in results if isinstance(result, Invocation)]
+        self.first_calls = [_call(0.0, result if isinstance(result, Invocation) else None) for result in results]
         for fault in {repr(result) for result in results if isinstance(result, BaseException)}:
             self.say(f"failed: {fault}")
         return ConcurrentFirstRequests(requests=FIRST_REQUESTS, ok=len(good), activations=len(climbs))
@@ -98,6 +101,7 @@ class Scenario:
         await tally.warmed_up.wait()
         self.stack.children["node"].restart()
         await asyncio.gather(*callers)
+        self.drain_calls = sorted(tally.calls, key=lambda call: call.at_s)
         return Drain(requests=tally.requests, failed=len(tally.failures))
 
     async def delete(self) -> None:
@@ -173,11 +177,13 @@ class Scenario:
         while time.monotonic() < end:
             turn += 1
             tally.requests += 1
+            at_s, answer = time.monotonic() - tally.began, None
             try:
-                await self.caller.invoke("drain", f"Count from {number} to {turn}.", max_tokens=8)
+                answer = await self.caller.invoke("drain", f"Count from {number} to {turn}.", max_tokens=8)
             except (StandbyError, httpx.HTTPError) as error:
                 tally.failures.append(repr(error))
                 self.say(f"failed: {error!r}")
+            tally.calls.append(_call(at_s, answer))
             tally.warmed_up.set()
 
     async def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -194,8 +200,16 @@ def _rests_on(view: dict[str, Any], rung: Rung) -> bool:
     return not states if rung is Rung.COLD else bool(states) and set(states) == {rung.label}
 
 
+def _call(at_s: float, answer: Invocation | None) -> Call:
+    if answer is None:
+        return Call(at_s=round(at_s, 3))
+    return Call(at_s=round(at_s, 3), first_token_ms=answer.first_token_ms, total_ms=answer.total_ms)
+
+
 @dataclass
 class _Tally:
+    began: float = field(default_factory=time.monotonic)
     requests: int = 0
+    calls: list[Call] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     warmed_up: asyncio.Event = field(default_factory=asyncio.Event)

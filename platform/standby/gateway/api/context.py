@@ -20,6 +20,7 @@ from standby.bus.connection import Bus
 from standby.bus.copies import Copy
 from standby.bus.events import EventLog
 from standby.bus.tables_set import Tables
+from standby.console.feed import Feed
 from standby.domain.access import AccessKey, ApiKey, Quotas, Role, Scope, Tenant
 from standby.domain.endpoint import Endpoint, EndpointConfig
 from standby.domain.errors import Forbidden, InvalidInput, NotFound, StandbyError, Unavailable
@@ -93,6 +94,8 @@ class ApiContext:
     # What became of this gateway's last requests, and whom to ask about the others'.
     traces: Traces = field(default_factory=Traces)
     neighbours: Neighbours | None = None
+    # What the console shows; None: this gateway keeps none.
+    feed: Feed | None = None
     # Checks over several tables ("is the served name free, is the model still there") and the write that follows are
     # one step inside this gateway; between gateways the writer looks again after its write.
     changing: asyncio.Lock = field(default_factory=asyncio.Lock)

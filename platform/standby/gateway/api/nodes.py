@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from standby.bus.subjects import mode_subject
+from standby.domain.endpoint import Endpoint
 from standby.domain.errors import BusUnavailable, NotFound
 from standby.domain.instance import Instance
 from standby.domain.node_orders import NodeAction, NodeAnswer, NodeOrder
@@ -18,6 +20,8 @@ from standby.gateway.api.context import ApiRoute, Call
 from standby.gateway.api.node_answers import answer_of
 from standby.gateway.api.responses import json_response, read_body
 from standby.gateway.api.views import by_name, instance_view, models_by_digest, node_view
+
+_MOST_FAILED: Final = 20
 
 
 class OrderBody(Value):
@@ -49,13 +53,18 @@ async def list_nodes(call: Call) -> Response:
 async def order(call: Call) -> Response:
     """Tell a node to cordon, drain or uncordon itself. Raises NotFound, Unavailable for its silence, BusUnavailable."""
     body = await read_body(call.request, OrderBody)
-    name = str(call.request.path_params["name"])
-    known = sorted(entry.value.name for entry in call.context.copies.nodes.entries.values())
-    if name not in known:
-        raise NotFound(f"there is no node {name[:80]!r}", remedy=f"known are: {', '.join(known[:20]) or 'none'}")
+    name = require_node(call, str(call.request.path_params["name"]))
     wish = NodeOrder(action=body.action, by=f"{call.key.name} ({call.key.id})")
     raw = await answer_of(call, name, mode_subject(name), wish.encode(), again="the order can be repeated")
     return json_response(NodeAnswer.model_validate_json(raw).model_dump(exclude={"schema_version"}))
+
+
+def require_node(call: Call, name: str) -> str:
+    """Return ``name`` where a node has it. Raises NotFound."""
+    known = sorted(entry.value.name for entry in call.context.copies.nodes.entries.values())
+    if name not in known:
+        raise NotFound(f"there is no node {name[:80]!r}", remedy=f"known are: {', '.join(known[:20]) or 'none'}")
+    return name
 
 
 async def status(call: Call) -> Response:
@@ -79,12 +88,20 @@ async def status(call: Call) -> Response:
         "models": sum(entry.value.tenant == call.tenant for entry in copies.models.entries.values()),
         "endpoints": dict(Counter(item.status.value for item in endpoints)),
         "instances": dict(Counter(item.state.value for item in _instances(call))),
+        "failed": _failed(endpoints),
     }
     if call.is_admin:
         content["leader"] = await _leaders(call)
         content["nodes"] = len(copies.nodes.entries)
         content["keys"] = sum(entry.value.revoked_at is None for entry in copies.keys.entries.values())
     return json_response(content)
+
+
+def _failed(endpoints: Iterable[Endpoint]) -> list[dict[str, Any]]:
+    """Return what does not start and why, the latest first; the ends of the logs are told with each endpoint."""
+    failed = [(one.failure.at, one.name, one.failure) for one in endpoints if one.failure is not None]
+    failed.sort(key=lambda one: one[:2], reverse=True)
+    return [{"endpoint": name, **failure.model_dump(exclude={"log_tail"})} for _, name, failure in failed[:_MOST_FAILED]]
 
 
 def _instances(call: Call) -> list[Instance]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
+from standby.domain import words
 from standby.domain.access import ApiKey
 from standby.domain.durations import format_duration
 from standby.domain.endpoint import Endpoint, EndpointConfig, EndpointStatus, Failure
@@ -14,27 +15,7 @@ from standby.domain.model import EngineKind, Manifest, Model
 from standby.domain.node import CachedArtifact, Node, NodeMode
 from standby.domain.serving import PREFERENCE, engine_for, variants_now
 
-# Of two instances at the same rung, the one that is climbing says more about what the caller waits for.
-_CLIMBING: Final = frozenset({InstanceState.FETCHING, InstanceState.STARTING, InstanceState.PROBING, InstanceState.WAKING})
-
 _NO_NODES: Final[Mapping[str, Node]] = MappingProxyType({})
-
-_DOING: Final[Mapping[InstanceState, str]] = {
-    InstanceState.COLD: "cold: its bytes are in the store only",
-    InstanceState.FETCHING: "fetching the model",
-    InstanceState.STAGED: "staged: verified bytes on the node's disk",
-    InstanceState.ZYGOTE: "zygote",
-    InstanceState.STARTING: "starting the engine",
-    InstanceState.PROBING: "probing with one token",
-    InstanceState.READY: "ready",
-    InstanceState.DRAINING: "draining: no new requests",
-    InstanceState.SUSPENDING: "falling asleep",
-    InstanceState.ASLEEP: "asleep: process kept",
-    InstanceState.WAKING: "waking",
-    InstanceState.STOPPING: "stopping",
-    InstanceState.FAILED: "failed",
-    InstanceState.GONE: "gone",
-}
 
 
 def model_view(model: Model, *, objects: bool) -> dict[str, Any]:
@@ -116,7 +97,7 @@ def endpoint_view(
 
     ``config`` None: this gateway's copy does not hold it yet. ``nodes`` by name tell what a climb takes.
     """
-    mine = sorted(instances, key=_warmth, reverse=True)
+    mine = sorted(instances, key=words.warmth, reverse=True)
     return {
         "name": endpoint.name,
         "tenant": endpoint.tenant,
@@ -139,38 +120,24 @@ def endpoint_view(
 
 def endpoint_in_words(endpoint: Endpoint, instances: list[Instance], now: float, nodes: Mapping[str, Node] = _NO_NODES) -> str:
     """Return one line that says what the endpoint does; ``instances`` warmest first."""
-    if endpoint.status is EndpointStatus.DELETING:
-        return "being deleted"
-    if endpoint.status is EndpointStatus.FAILED and endpoint.failure is not None:
-        return f"failed: {endpoint.failure.reason}{_next_try(endpoint.failure, now)}"
-    if not instances:
-        return "cold: nothing runs; the next request starts it"
-    others = f" (and {len(instances) - 1} more)" if len(instances) > 1 else ""
-    return instance_in_words(instances[0], now, climb_seconds(instances[0], nodes)) + others
+    if (said := words.endpoint_without(endpoint, instances)) is not None:
+        failure = endpoint.failure if endpoint.status is EndpointStatus.FAILED else None
+        return said if failure is None else said + _next_try(failure, now)
+    return instance_in_words(instances[0], now, words.climb_seconds(instances[0], nodes)) + words.others(instances)
 
 
 def instance_in_words(instance: Instance, now: float, climb_s: float | None = None) -> str:
-    """Return one line that says what the instance does; ``climb_s`` as ``climb_seconds`` tells it."""
-    words = _DOING[instance.state]
+    """Return one line that says what the instance does and for how long; ``climb_s`` as ``climb_seconds`` tells it."""
+    doing = words.instance_doing(instance, climb_s)
+    lacks = "" if instance.failure is None else _next_try(instance.failure, now)
     if instance.state is InstanceState.FAILED and instance.failure is not None:
-        return f"failed: {instance.failure.reason}{_next_try(instance.failure, now)}"
-    if instance.state in _CLIMBING:
-        return words if instance.progress is None else f"{words}, {instance.progress:.0%}"
-    if instance.state is InstanceState.ZYGOTE:
-        words = _zygote_in_words(instance, climb_s)
-    if instance.state is InstanceState.ASLEEP:
-        words = f"{words}, {instance.resident_bytes / 2**20:.0f} MiB of memory still held"
-    if instance.state is InstanceState.READY:
-        words = f"ready, {instance.in_flight} of {instance.slots} slots busy"
+        return doing + lacks
+    if instance.state in words.CLIMBING:
+        return doing
     if instance.state is InstanceState.DRAINING:
-        return _draining_in_words(instance, now)
-    lacks = "" if instance.failure is None else f"; {instance.failure.reason}{_next_try(instance.failure, now)}"
-    return f"{words}, for {format_duration(max(0.0, now - instance.rung_since))}{lacks}"
-
-
-def _draining_in_words(instance: Instance, now: float) -> str:
-    left = "" if instance.drain_until is None else f", {max(0.0, instance.drain_until - now):.0f} s left"
-    return f"draining, {instance.in_flight} in flight{left}"
+        return doing + ("" if instance.drain_until is None else f", {max(0.0, instance.drain_until - now):.0f} s left")
+    reason = "" if instance.failure is None else f"; {instance.failure.reason}{lacks}"
+    return f"{doing}, for {format_duration(max(0.0, now - instance.rung_since))}{reason}"
 
 
 def by_name(nodes: Iterable[Node]) -> dict[str, Node]:
@@ -178,23 +145,9 @@ def by_name(nodes: Iterable[Node]) -> dict[str, Node]:
     return {node.name: node for node in nodes}
 
 
-def climb_seconds(instance: Instance, nodes: Mapping[str, Node]) -> float | None:
-    """Return how long its node needed, measured, from the instance's rung until ready; None: not measured, or it is ready."""
-    node = nodes.get(instance.node)
-    if node is None or instance.rung is Rung.READY:
-        return None
-    return node.costs.get(instance.model_digest, {}).get(instance.rung)
-
-
-def _zygote_in_words(instance: Instance, climb_s: float | None) -> str:
-    engine = "engine" if instance.engine is None else instance.engine.value
-    until = "" if climb_s is None else f" ({format_duration(climb_s)} until ready)"
-    return f"zygote: a pre-imported {engine} process forks it{until}"
-
-
 def instance_view(instance: Instance, now: float, nodes: Mapping[str, Node] = _NO_NODES) -> dict[str, Any]:
     """Return an instance as callers see it; ``climb_s`` is what its node has measured from this rung until ready."""
-    climb_s = climb_seconds(instance, nodes)
+    climb_s = words.climb_seconds(instance, nodes)
     return {
         "id": instance.id,
         "node": instance.node,
@@ -261,16 +214,10 @@ def node_view(node: Node, instances: Sequence[Instance], models: Mapping[str, li
 
 def node_in_words(node: Node, instances: Sequence[Instance], now: float) -> str:
     """Return one line that says what the node takes, and what it still waits for where it is being emptied."""
-    why = f" ({node.mode_reason})" if node.mode_reason else ""
-    if node.mode is NodeMode.OPEN:
-        return "open"
-    if node.mode is NodeMode.CORDONED:
-        return f"cordoned{why}: nothing new comes"
-    if node.mode is NodeMode.DRAINED or not instances:
-        return f"{node.mode}{why}: nothing is left"
+    doing = words.node_doing(node, instances)
     until = [item.drain_until for item in instances if item.drain_until is not None]
-    left = f", {max(0.0, max(until) - now):.0f} s left" if until else ""
-    return f"{node.mode}{why}: {len(instances)} instances, {sum(item.in_flight for item in instances)} in flight{left}"
+    empties = node.mode in {NodeMode.DRAINING, NodeMode.LEAVING} and bool(until)
+    return doing + (f", {max(0.0, max(until) - now):.0f} s left" if empties else "")
 
 
 def key_view(key: ApiKey) -> dict[str, Any]:
@@ -280,10 +227,6 @@ def key_view(key: ApiKey) -> dict[str, Any]:
 
 def _able(engine: EngineKind, manifest: Manifest) -> EngineKind | None:
     return None if engine in manifest.refusals else engine
-
-
-def _warmth(instance: Instance) -> tuple[int, bool, str]:
-    return instance.rung, instance.state in _CLIMBING, instance.id
 
 
 def _next_try(failure: Failure, now: float) -> str:

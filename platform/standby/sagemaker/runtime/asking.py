@@ -21,6 +21,7 @@ from standby.sagemaker.runtime.contract import (
     AsgiScope,
     Asker,
     Authenticator,
+    Caller,
     ContainerAnswered,
     Invoker,
     Receive,
@@ -58,7 +59,7 @@ class Request(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request that was understood; ``priority`` is that of the caller's key."""
+    """A request that was understood; ``priority`` and ``may_shadow`` are the caller's key's."""
 
     target: Target
     payload: dict[str, Any]
@@ -67,17 +68,22 @@ class Asked(NamedTuple):
     session: str | None
     ask: Ask
     priority: Priority | None
+    may_shadow: bool = False
 
 
 @dataclass(frozen=True)
 class Understanding:
-    """``wall`` gives seconds since the epoch; without an ``authenticator`` only our own bearer keys are known."""
+    """``wall`` gives seconds since the epoch; without an ``authenticator`` only our own bearer keys are known.
+
+    ``shadow_by_tenants``: keys of tenants may mark requests as tests, too (``standby.domain.access.may_shadow``).
+    """
 
     invoker: Invoker
     components: Components
     limits: Limits
     wall: Callable[[], float]
     authenticator: Authenticator | None
+    shadow_by_tenants: bool = False
 
     async def of(self, request: Request) -> Asked:
         """Return what is asked, with its body read. Raises AwsError, the domain's errors, ContainerAnswered."""
@@ -93,7 +99,7 @@ class Understanding:
             raise answers.too_large(len(body), self.limits.serverless_bytes, "request body")
         payload, call = self._form(request, target, body)
         sent, ask = asks.prepared(payload, call.body, target.served_name, urgency)
-        return Asked(target, payload, call._replace(body=sent), body, wished.session, ask, asker.priority)
+        return Asked(target, payload, call._replace(body=sent), body, wished.session, ask, asker.priority, asker.may_shadow)
 
     async def caller(self, request: Request) -> tuple[Asker, bytes | None]:
         """Return who asks, and the request's body where a signature covers it, else None: it is not read yet.
@@ -133,7 +139,12 @@ class Understanding:
             raise refusals.unknown_client()
         caller = self.authenticator.authenticate_bearer(token.decode("latin-1"), self.wall())
         self._may_invoke(request, caller.tenant, caller.arn, caller.scopes)
-        return Asker(caller.tenant, caller.priority)
+        return self._asker(caller)
+
+    def _asker(self, caller: Caller) -> Asker:
+        # What signs is a tenant's key: an administrator's bearer key comes by another way.
+        may_shadow = access.may_shadow(admin=False, scopes=caller.scopes, by_tenants=self.shadow_by_tenants)
+        return Asker(caller.tenant, caller.priority, may_shadow)
 
     def _may_be_signed(self, request: Request, authorization: bytes) -> None:
         """Refuse before the body is read what cannot be a signed request of an operation that takes them."""
@@ -152,7 +163,7 @@ class Understanding:
             scope["method"], scope["raw_path"], scope["query_string"], scope["headers"], body, now=self.wall()
         )
         self._may_invoke(request, caller.tenant, caller.arn, caller.scopes)
-        return Asker(caller.tenant, caller.priority)
+        return self._asker(caller)
 
     def _may_invoke(self, request: Request, tenant: str, arn: str, scopes: Any) -> None:
         request.place.tenant = tenant

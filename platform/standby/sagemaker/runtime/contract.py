@@ -9,6 +9,7 @@ from standby.domain.access import Scope as KeyScope
 from standby.domain.ask import NOTHING, Ask
 from standby.domain.aws import AwsResource
 from standby.domain.priority import Priority
+from standby.telemetry.trace_context import Head
 
 Headers = list[tuple[bytes, bytes]]
 AsgiScope = MutableMapping[str, Any]
@@ -18,19 +19,24 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 class Arrival(NamedTuple):
-    """A request when it came: by the monotonic and the wall clock in seconds; ``echoed`` is the caller's own id, if any."""
+    """A request when it came: by the monotonic and the wall clock in seconds; ``echoed`` is the caller's own id, if any.
+
+    ``trace``: None where nothing is traced.
+    """
 
     arrived: float
     arrived_at: float
     request_id: str
     echoed: bytes
+    trace: Head | None = None
 
 
 class Asker(NamedTuple):
-    """For whom a request acts, and the priority of the key that it came with, if it has one."""
+    """For whom a request acts, and what its key has: a priority, if any, and whether it may mark requests as tests."""
 
     tenant: str
     priority: Priority | None = None
+    may_shadow: bool = False
 
 
 class Target(NamedTuple):
@@ -54,7 +60,7 @@ class Job(NamedTuple):
     ``limit_s`` counts from the moment in which the request is sent to the engine; None: no limit. ``aws``: the answer names
     the variant and its session, ``session`` is the one that the caller asks for. ``whole``: the answer goes to no client before
     it is complete. ``ask`` are the facts of the body, with the priority that the caller wishes for; ``priority`` is that of
-    the caller's key, if it has one.
+    the caller's key, if it has one. ``shadow``: a test, which is served like any other and counted in no metering.
     """
 
     path: str
@@ -67,6 +73,7 @@ class Job(NamedTuple):
     whole: bool = False
     ask: Ask = NOTHING
     priority: Priority | None = None
+    shadow: bool = False
 
 
 class Answer(NamedTuple):

@@ -33,7 +33,9 @@ from standby.sagemaker.runtime.lines import LineWriter
 from standby.sagemaker.runtime.openai_outlet import OpenAIOutlet
 from standby.sagemaker.runtime.outlets import Captured, Events, Outlet, Translated
 from standby.sagemaker.runtime.routes import Operation, RuntimeRoute
+from standby.sagemaker.runtime.shadow import shadow_of
 from standby.sagemaker.shapes.faults import error_answer
+from standby.wire.headers import SHADOW
 
 _ANSWERED: Final = (AwsError, StandbyError, ContainerAnswered)
 _JSON: Final = (b"content-type", b"application/json")
@@ -176,7 +178,8 @@ class RuntimeService:
         inputs = asked.call.form is forms.Form.INPUTS
         headers = [_JSON] if inputs else routes.container_headers(request.route, request.scope["headers"])
         limit = self.limits.stream_s if asked.call.stream else self.limits.invocation_s
-        extra = [(b"x-amzn-requestid", request.arrival.request_id.encode())]
+        shadow, told = shadow_of(request.headers.get(SHADOW), may_shadow=asked.may_shadow)
+        extra = [(b"x-amzn-requestid", request.arrival.request_id.encode()), *told]
         return Job(
             asked.call.path,
             headers,
@@ -187,6 +190,7 @@ class RuntimeService:
             session=asked.session,
             ask=asked.ask,
             priority=asked.priority,
+            shadow=shadow,
         )
 
     # ---- retries -----------------------------------------------------------------------------------------------
@@ -196,7 +200,8 @@ class RuntimeService:
         found = self.runs.find(key)
         if found is None:
             return await self._run(request, asked, key)
-        self.invoker.joined(asked.target)
+        if not shadow_of(request.headers.get(SHADOW), may_shadow=asked.may_shadow)[0]:
+            self.invoker.joined(asked.target)
         if isinstance(found, Run):
             left, result = await self._join(request, found)
             if left:

@@ -12,7 +12,7 @@ from standby.runtime.devices import nvml_topology
 from standby.runtime.devices.host_cpu import host_devices
 from standby.runtime.devices.nvml import DeviceLost, Nvml
 from standby.runtime.devices.nvml_events import EventThread
-from standby.runtime.devices.nvml_inventory import gpus, inventory, visible_of
+from standby.runtime.devices.nvml_inventory import gpus, hidden_by, inventory, visible_of
 
 _log = logging.getLogger(__name__)
 
@@ -40,6 +40,8 @@ class Devices:
         """
         self._nvml = nvml
         self._visible = visible
+        self.hidden = ""
+        """What is wrong with ``visible``, in words; empty: nothing."""
         self._on_cordon = on_cordon
         self._host = host
         self._links: Mapping[str, tuple[Link, ...]] = {}
@@ -200,10 +202,14 @@ class Devices:
     # ---- small things ------------------------------------------------------------------------------------------
 
     def _look(self) -> tuple[Device, ...]:
-        found: tuple[Device, ...] = ()
+        listed: tuple[Device, ...] = ()
         if self._nvml is not None:
-            found = visible_of(inventory(self._nvml, gpus(self._nvml), self._links), self._visible)
-        return (*found, *self._host())
+            listed = inventory(self._nvml, gpus(self._nvml), self._links)
+        hidden = hidden_by(listed, self._visible)
+        if hidden and hidden != self.hidden:
+            _log.warning("%s", hidden)
+        self.hidden = hidden
+        return (*visible_of(listed, self._visible), *self._host())
 
     def _missing(self, found: Iterable[Device]) -> tuple[Device, ...]:
         """Return the GPUs that were here and are not listed now; one that has been partitioned is not missed."""

@@ -62,6 +62,9 @@ def bus_address(pci: Any) -> str:
     return "" if pci is None else f"{pci.domain:04x}:{pci.bus:02x}:{pci.device:02x}.0"
 
 
+_HIDE_ALL: Final = frozenset({"", "-1", "NoDevFiles", "void", "none"})
+
+
 def visible_of(devices: Sequence[Device], setting: str | None) -> tuple[Device, ...]:
     """Return the devices that CUDA_VISIBLE_DEVICES leaves: UUIDs, beginnings of them, or numbers in the order of the bus.
 
@@ -70,15 +73,38 @@ def visible_of(devices: Sequence[Device], setting: str | None) -> tuple[Device, 
     if setting is None:
         return tuple(devices)
     chosen: list[Device] = []
-    for entry in (part.strip() for part in setting.split(",")):
-        if entry.isdigit():
-            named = devices[int(entry) : int(entry) + 1]
-        else:
-            named = [device for device in devices if entry and device.id.startswith(entry)]
+    for entry in _entries(setting):
+        named = _named(devices, entry)
         if len(named) != 1:
             break
         chosen.extend(device for device in named if device not in chosen)
     return tuple(chosen)
+
+
+def hidden_by(devices: Sequence[Device], setting: str | None) -> str:
+    """Return which entry of CUDA_VISIBLE_DEVICES names no device, or several, in words; empty where each names one.
+
+    The entry stays as it was written: a UUID of a MIG instance is no number, and nobody here takes it for one.
+    """
+    if setting is None or setting.strip() in _HIDE_ALL:
+        return ""
+    wrong = next(((entry, named) for entry in _entries(setting) if len(named := _named(devices, entry)) != 1), None)
+    if wrong is None:
+        return ""
+    entry, named = wrong
+    there = ", ".join(device.id for device in named or devices) or "none"
+    which = "several devices" if named else "no device of this node"
+    return f"CUDA_VISIBLE_DEVICES={setting!r} names {which} by {entry!r} (there are: {there}); it and what follows are hidden"
+
+
+def _entries(setting: str) -> list[str]:
+    return [part.strip() for part in setting.split(",")]
+
+
+def _named(devices: Sequence[Device], entry: str) -> Sequence[Device]:
+    if entry.isdigit():
+        return devices[int(entry) : int(entry) + 1]
+    return [device for device in devices if entry and device.id.startswith(entry)]
 
 
 def _devices_of(nvml: Nvml, card: Gpu, links: tuple[Link, ...]) -> Iterator[Device]:

@@ -20,6 +20,7 @@ from standby.runtime.engines.llama_cpp import LlamaCpp
 from standby.runtime.engines.tensorrt_llm import TensorRtLlm
 from standby.runtime.engines.vllm import Vllm, Zygotes
 from standby.runtime.process_ledger import ProcessLedger
+from standby.telemetry.tracing_settings import TracingSettings
 
 _LLAMA_CPP_REMEDY: Final = "pip install 'standby[llama-cpp]'"
 
@@ -61,7 +62,9 @@ class EngineRegistry:
         settings = settings or RuntimeSettings.load()
         makers: dict[EngineKind, Callable[[], EngineAdapter]] = {
             EngineKind.LLAMA_CPP: lambda: _llama_cpp(ledger),
-            EngineKind.VLLM: lambda: Vllm(ledger, vllm_program.find_program(settings.vllm_python), zygotes),
+            EngineKind.VLLM: lambda: Vllm(
+                ledger, vllm_program.find_program(settings.vllm_python), zygotes, TracingSettings.load().engines_url
+            ),
             EngineKind.TENSORRT_LLM: lambda: TensorRtLlm(
                 ledger, tensorrt_llm_program.find_program(settings.tensorrt_llm_serve)
             ),

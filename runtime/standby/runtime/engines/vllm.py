@@ -16,6 +16,7 @@ from typing import Any, Final
 from standby.domain.errors import EngineError, ForkFailed, InvalidInput
 from standby.domain.model import EngineKind, Manifest
 from standby.runtime.engine_http import request
+from standby.runtime.engines import vllm_traces
 from standby.runtime.engines.base import Capabilities, EngineHandle, EngineLoad, EngineSpec, Options, SuspendResult
 from standby.runtime.engines.child_protocol import READY_FD_VARIABLE, SLEEP
 from standby.runtime.engines.process_engine import ProcessEngine
@@ -56,12 +57,18 @@ class Vllm(ProcessEngine):
     guards_itself = True
     says_ready = True
 
-    def __init__(self, ledger: ProcessLedger, program: VllmProgram, zygotes: Zygotes = lambda _: None) -> None:
-        """``zygotes`` returns the zygote that forks engines of a kind now; None: start plainly."""
+    def __init__(
+        self, ledger: ProcessLedger, program: VllmProgram, zygotes: Zygotes = lambda _: None, traces: str | None = None
+    ) -> None:
+        """``zygotes`` returns the zygote that forks engines of a kind now; None: start plainly. ``traces``: where spans go."""
         super().__init__(ledger)
         self._program = program
         self._zygotes = zygotes
         self._levels: dict[EngineHandle, int] = {}
+        lacks = vllm_traces.missing(program.packages) if traces is not None else ()
+        if lacks:
+            _log.warning("vLLM's own spans are left out, since %s is not installed beside it", ", ".join(lacks))
+        self._traces = None if lacks else traces
 
     @property
     def kind(self) -> EngineKind:
@@ -132,13 +139,14 @@ class Vllm(ProcessEngine):
     def command(self, spec: EngineSpec, socket: Path, folder: Path) -> Sequence[str]:  # noqa: ARG002 - it needs no files
         """Return vLLM's arguments; ``bring_up`` puts a program before them where there is no zygote."""
         self.check(spec.options)
-        return arguments(spec, socket, on_gpu=self._program.on_gpu)
+        return [*arguments(spec, socket, on_gpu=self._program.on_gpu), *vllm_traces.arguments(self._traces)]
 
     async def bring_up(
         self, spec: EngineSpec, arguments: Sequence[str], *, log: Path, mark: str, extra: Mapping[str, str], ready: int
     ) -> EngineProcess:
         """Fork it from the zygote, or start it plainly where there is none or the fork fails."""
-        added = {**environment(spec, on_gpu=self._program.on_gpu), **extra}
+        traced = vllm_traces.environment(self._traces, spec)
+        added = {**environment(spec, on_gpu=self._program.on_gpu), **traced, **extra}
         zygote = self._zygotes(self.kind)
         if zygote is not None:
             try:

@@ -68,6 +68,9 @@ class VllmOptions(EngineOptions):
     seed: int = Field(default=0, ge=0, le=2**31 - 1, description="of sampling, for requests that bring none")
     threads: int = Field(default=0, ge=0, le=1024, description="of a processor engine; 0: all but one of its processors")
     devices: int = Field(default=1, ge=1, le=64, description="GPUs over which each layer is spread")
+    profile: bool = Field(
+        default=False, description="be ready to trace kernels and operators with torch's profiler, for `standby profile`"
+    )
 
     @field_validator("capture_sizes")
     @classmethod

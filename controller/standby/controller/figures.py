@@ -1,0 +1,53 @@
+"""The controller's metrics: what it decided, how long that took, whether it leads, and how old its copies are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from standby.bus.connection import Bus
+from standby.bus.mirror import Mirror
+from standby.controller.actions import Decision
+from standby.controller.leader import Leadership
+from standby.controller.state import ClusterState
+from standby.domain.events import AnyEvent, DecisionMade
+from standby.telemetry import metrics, process_figures
+
+
+def wrote(events: Iterable[AnyEvent]) -> None:
+    """Count what was ordered, by its events."""
+    for event in events:
+        if isinstance(event, DecisionMade):
+            metrics.DECISIONS.labels(event.action).inc()
+
+
+def held_back(decision: Decision) -> None:
+    """Count why nothing was ordered; the same reason of an endpoint counts again only when it is told again."""
+    metrics.DECISIONS.labels(decision.action).inc()
+
+
+def planned(seconds: float) -> None:
+    """Note how long a plan took."""
+    metrics.PLAN_SECONDS.observe(seconds)
+
+
+def refresh(bus: Bus, state: ClusterState, leadership: Leadership, clock: Callable[[], float] = time.monotonic) -> None:
+    """Set what is so now; called when somebody scrapes."""
+    counted, now = bus.statistics(), clock()
+    copies: dict[str, Mirror[Any]] = {
+        "endpoints": state.endpoints,
+        "endpoint_configs": state.configs,
+        "models": state.models,
+        "assignments": state.assignments,
+        "instances": state.instances,
+        "nodes": state.nodes,
+        "prices": state.prices,
+    }
+    metrics.LEADER.labels(leadership.holder).set(leadership.leading)
+    process_figures.bus_is(
+        away_s=bus.disconnected_for(),
+        errors=counted.errors,
+        slow_consumer_drops=counted.slow_consumer_drops,
+        staleness_s={name: copy.staleness(now) for name, copy in copies.items()},
+    )

@@ -1,0 +1,1 @@
+"""The same load on two targets, interleaved."""

@@ -1,0 +1,1 @@
+"""Who is asked: OpenAI's API anywhere, standby's endpoints by name, SageMaker's endpoints."""

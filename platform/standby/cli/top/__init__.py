@@ -1,0 +1,1 @@
+"""``standby top``: the console in a terminal."""

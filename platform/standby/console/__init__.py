@@ -1,0 +1,1 @@
+"""The web console: its static files, and what its pages are fed with."""

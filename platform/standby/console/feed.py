@@ -1,0 +1,166 @@
+"""One state for all viewers of a gateway: ticks of one loop, which runs only while somebody watches.
+
+A tick makes nothing by itself. The first viewer who wants something of it has it made, and all others get the same objects:
+rows, the overview of a scope, and the text of a change. A viewer keeps what it has told last, and tells the difference to
+what is true now: whoever reads slowly gets fewer and larger changes, never a backlog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import pydantic_core
+
+from standby.console.news import Rings
+from standby.console.overview import Overview, diff, overview
+from standby.console.rows import Desktop, Tables
+from standby.console.values import Facts, Row, Scope
+from standby.host import tasks
+
+FASTEST_S: Final = 0.25
+SLOWEST_S: Final = 10.0
+# Whoever may not go on does not for longer, however slow.
+_LONGEST_TICK_S: Final = 1.0
+# Whoever asks again and again gets what was made so recently: nobody can have it made more often than twenty times a second.
+FRESH_S: Final = 0.05
+# Ticks come a little late and viewers a little early.
+_LEEWAY: Final = 0.9
+
+
+@dataclass(slots=True)
+class _Tick:
+    """What was made for one tick, by scope; ``texts`` by the tick that a viewer knows."""
+
+    number: int
+    made_at: float
+    facts: Facts
+    tables: Tables
+    seen: dict[Scope, Overview] = field(default_factory=dict)
+    texts: dict[tuple[Scope, int], bytes] = field(default_factory=dict)
+
+
+@dataclass
+class Feed:
+    """``look`` returns the platform as it is now, ``saved`` a scope's savings; ``clock`` is monotonic, in seconds."""
+
+    look: Callable[[], Facts]
+    saved: Callable[[Scope], Row]
+    rings: Rings
+    clock: Callable[[], float]
+    _desktop: Desktop = field(default_factory=Desktop)
+    _tick: _Tick | None = None
+    _number: int = 0
+    _paces: Counter[float] = field(default_factory=Counter)
+    _ticked: asyncio.Event = field(default_factory=asyncio.Event)
+    _joined: asyncio.Event = field(default_factory=asyncio.Event)
+    _loop: asyncio.Task[None] | None = None
+
+    def text(self, scope: Scope) -> bytes:
+        """Return what a scope sees now, as JSON."""
+        return self._text(scope, self._present(FRESH_S), None)
+
+    async def watch(
+        self, scope: Scope, every_s: float, still: Callable[[], bool], *, heartbeat_s: float
+    ) -> AsyncGenerator[str, None]:
+        """Yield server-sent events: the overview, then its changes, at most one each ``every_s``; until ``still`` is not.
+
+        A comment shows that the stream is alive where nothing else did for ``heartbeat_s``.
+        """
+        self._join(every_s)
+        try:
+            tick = self._present()
+            told_at = spoke_at = self.clock()
+            yield _event("overview", self._text(scope, tick, None))
+            while True:
+                await self._next_tick()
+                if not still():
+                    return
+                now = self.clock()
+                if now - told_at < every_s * _LEEWAY:
+                    continue
+                told_at = now
+                before, tick = tick, self._present()
+                text = self._text(scope, tick, before)
+                if text:
+                    spoke_at = now
+                    yield _event("change", text)
+                elif now - spoke_at >= heartbeat_s:
+                    spoke_at = now
+                    yield ": alive\n\n"
+        finally:
+            await self._leave(every_s)
+
+    def wake(self) -> None:
+        """Let all viewers look whether they may go on, at once."""
+        self._ticked.set()
+        self._ticked = asyncio.Event()
+
+    @property
+    def watched(self) -> bool:
+        """Whether there is a viewer."""
+        return self._paces.total() > 0
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    def _present(self, oldest_s: float = FASTEST_S * _LEEWAY) -> _Tick:
+        """Return the present state, made anew where it is older than that; the fastest viewers share one."""
+        now = self.clock()
+        if self._tick is None or now - self._tick.made_at >= oldest_s:
+            facts = self.look()
+            self._number += 1
+            self._tick = _Tick(self._number, now, facts, self._desktop.lay_out(facts))
+        return self._tick
+
+    def _seen(self, scope: Scope, tick: _Tick) -> Overview:
+        seen = tick.seen.get(scope)
+        if seen is None:
+            news, savings = self.rings.of(scope), self.saved(scope)
+            seen = tick.seen[scope] = overview(tick.facts.moment, scope, tick.tables, news, savings)
+        return seen
+
+    def _text(self, scope: Scope, tick: _Tick, before: _Tick | None) -> bytes:
+        """Return the overview, or what has changed since ``before``; nothing where nothing has."""
+        key = (scope, 0 if before is None else before.number)
+        text = tick.texts.get(key)
+        if text is None:
+            after = self._seen(scope, tick)
+            content = after.as_json() if before is None else diff(self._seen(scope, before), after)
+            text = b"" if len(content) == 1 else pydantic_core.to_json(content, inf_nan_mode="null")
+            tick.texts[key] = text
+        return text
+
+    async def _next_tick(self) -> None:
+        await self._ticked.wait()
+
+    def _join(self, every_s: float) -> None:
+        self._paces[every_s] += 1
+        self._joined.set()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop().create_task(self._run())
+
+    async def _leave(self, every_s: float) -> None:
+        self._paces[every_s] -= 1
+        self._paces += Counter()
+        if not self.watched and self._loop is not None:
+            loop, self._loop = self._loop, None
+            await tasks.end([loop])
+            # Nobody compares with it any more, and it may be large.
+            self._tick, self._desktop = None, Desktop()
+
+    async def _run(self) -> None:
+        while True:
+            self._joined.clear()
+            try:
+                # Who joins may be faster than all before.
+                async with asyncio.timeout(min(_LONGEST_TICK_S, min(self._paces, default=_LONGEST_TICK_S))):
+                    await self._joined.wait()
+            except TimeoutError:
+                self.wake()
+
+
+def _event(kind: str, data: bytes) -> str:
+    return f"event: {kind}\ndata: {data.decode()}\n\n"

@@ -1,0 +1,96 @@
+"""The container-style baseline by itself, with the real small model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from standby.bench.compare.subject_container import Baseline, baseline
+from standby.domain.errors import ConfigurationError
+from support.real_model import real_model_path
+from support.user import PARIS, QUESTION
+from support.waiting import until
+
+pytestmark = pytest.mark.real_engine
+
+BODY = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 24}
+LIMIT_S = 30.0
+
+
+@pytest.fixture
+async def program() -> AsyncIterator[Baseline]:
+    lines: list[str] = []
+    async with baseline(real_model_path(), keep="600ms", slots=2, say=lines.append) as found:
+        yield found
+    # Whoever asks for it is told what it did.
+    assert [line for line in lines if "store: model.tar.gz" in line]
+    assert _of_the_baseline() == []
+
+
+async def test_the_baseline_starts_once_for_many_and_stops_when_nobody_asks(program: Baseline) -> None:
+    answers = await asyncio.gather(*(_ask(program) for _ in range(3)))
+
+    for answer in answers:
+        assert answer.status_code == 200
+        assert answer.json()["choices"][0]["message"]["content"] == PARIS
+        assert answer.headers["x-standby-rung"] == "cold"
+        assert answer.headers["x-standby-phases-ms"].startswith("fetched=")
+    assert (await _ask(program)).headers["x-standby-rung"] == "ready"
+    assert (await program.status())["starts"] == 1
+
+    await until(lambda: _is_stopped(program), "the container's time is over", LIMIT_S)
+    status = await program.status()
+    assert status["stops"] == 1
+    assert status["byte_seconds"] > 0
+
+
+async def test_the_baseline_is_not_stopped_under_a_request(program: Baseline) -> None:
+    await _ask(program)
+    asking = asyncio.create_task(_ask(program, max_tokens=200, ignore_eos=True))
+
+    async def busy() -> bool:
+        return int((await program.status())["in_flight"]) == 1
+
+    await until(busy, "the request is there", LIMIT_S)
+    assert not await program.stop_container()
+    assert (await asking).status_code == 200
+    assert await program.stop_container()
+    assert not (await program.status())["running"]
+
+
+async def test_a_model_that_is_none_is_told_to_the_caller(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.gguf"
+    wrong.write_bytes(b"GGUF" + bytes(100))
+    async with baseline(wrong, keep="1s", slots=1, say=lambda _line: None) as program:
+        answer = await _ask(program)
+
+    assert answer.status_code == 503
+    assert "the plain engine did not come up" in answer.json()["error"]["message"]
+    with pytest.raises(ConfigurationError, match="there is no file"):
+        async with baseline(tmp_path / "none.gguf", keep="1s", slots=1, say=lambda _line: None):
+            pass
+
+
+async def _ask(program: Baseline, **more: object) -> httpx.Response:
+    async with httpx.AsyncClient(trust_env=False, timeout=LIMIT_S) as client:
+        return await client.post(f"{program.url}/v1/chat/completions", content=json.dumps({**BODY, **more}))
+
+
+async def _is_stopped(program: Baseline) -> bool:
+    return not (await program.status())["running"]
+
+
+def _of_the_baseline() -> list[psutil.Process]:
+    """Every process of a baseline below this one."""
+    return [
+        process
+        for process in psutil.Process(os.getpid()).children(recursive=True)
+        if process.status() != psutil.STATUS_ZOMBIE and any("standby.bench.baseline" in word for word in process.cmdline())
+    ]

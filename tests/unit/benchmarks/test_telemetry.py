@@ -1,0 +1,58 @@
+"""What the benchmark of telemetry counts with: ratios of interleaved rounds, goals, and a gateway that tells nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.bench_proxy import Stack
+from benchmarks.bench_telemetry import GOALS, verdicts
+from benchmarks.bench_telemetry_cost import EVERY_LINE, NAMES, TOLD, Cost, processor_ns, ratios
+
+TESTS = Path(__file__).parents[2]
+
+
+def test_what_is_told_costs_the_median_of_its_rounds_ratios() -> None:
+    """A round that was disturbed as a whole says the same as the others."""
+    rounds = {NAMES[0]: [100.0, 200.0, 100.0], TOLD: [104.0, 208.0, 500.0], EVERY_LINE: [110.0, 220.0, 110.0]}
+    stacks = [Stack(name, Path("none"), (), rounds={"request_us": found, "chunk_us": found}) for name, found in rounds.items()]
+    cost = Cost(stacks, ratios(stacks), 7, 8)
+    assert cost.overhead == pytest.approx(0.04)
+    assert "+4.0%" in cost.table()[2]
+    assert "7 spans" in cost.table()[-1]
+
+
+def test_each_figure_is_held_against_its_goal() -> None:
+    good = {"cpu_overhead": 0.05, "page_kb": 300.0, "first_paint_ms": 1000.0, "bench_rps": 2000.0, "percentile_diff": 0.03}
+    assert set(good) == set(GOALS)
+    assert verdicts(dict(good))[1] is False
+    for name, value in good.items():
+        worse = value * 0.99 if name == "bench_rps" else value * 1.01
+        lines, missed = verdicts({**good, name: worse})
+        assert missed
+        assert [line for line in lines if line.endswith("MISSED")] == [line for line in lines if line.startswith(name)]
+
+
+def test_a_part_that_cannot_run_here_misses_nothing() -> None:
+    lines, missed = verdicts({"page_kb": None})
+    assert lines == [f"{'page_kb':<18}{'-':>10}  could not be measured here"]
+    assert not missed
+
+
+def test_the_processor_time_of_a_process_grows() -> None:
+    before = processor_ns((os.getpid(),))
+    sum(range(200_000))
+    assert processor_ns((os.getpid(),)) > before
+
+
+def test_what_a_gateway_tells_can_still_be_switched_off() -> None:
+    """In a process of its own, as it changes classes: a method that has gone would make the comparison a lie."""
+    words = "from support.untold_gateway import tell_nothing; tell_nothing(); print('ok')"
+    done = subprocess.run(
+        [sys.executable, "-c", words], cwd=TESTS, env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, check=False
+    )
+    assert done.stdout == b"ok\n", done.stderr.decode()

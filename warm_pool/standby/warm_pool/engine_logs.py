@@ -1,0 +1,70 @@
+"""The ends of this node's engine logs, told to whoever may know: an endpoint's own tenant."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from standby.bus.connection import Bus
+from standby.bus.subjects import logs_subject
+from standby.bus.subscription import Subscription
+from standby.domain.engine_logs import EngineLog, LogAnswer, LogOrder
+from standby.domain.errors import InvalidInput
+from standby.runtime.log_words import last_lines
+from standby.warm_pool.managed import Managed
+
+# Of all logs in one answer together: the server's limit for a message is 1 MiB, and JSON may double what it quotes.
+ANSWER_BYTES: Final = 384 * 1024
+
+
+@dataclass(frozen=True)
+class EngineLogs:
+    """``instances`` are the agent's; only its loop changes them, and this runs in the same one."""
+
+    node: str
+    instances: Mapping[str, Managed]
+    folder: Path
+
+    async def serve(self, bus: Bus) -> Subscription:
+        """Answer questions from the bus. Raises BusUnavailable."""
+        return await bus.serve(logs_subject(self.node), self.answer)
+
+    async def answer(self, _subject: str, payload: bytes) -> bytes:
+        """Return the encoded LogAnswer to an encoded LogOrder. Raises InvalidInput."""
+        try:
+            order = LogOrder.model_validate_json(payload)
+        except ValidationError as error:
+            raise InvalidInput(
+                f"no question about logs: {error.errors()[0]['msg']}", remedy="use a client of this version"
+            ) from None
+        return (await self.read(order)).encode()
+
+    async def read(self, order: LogOrder) -> LogAnswer:
+        """Return the ends of the logs that ``order`` means; each gets an equal share of the answer's size."""
+        meant = sorted((one for one in self.instances.values() if _is_meant(one, order)), key=lambda one: one.id)
+        share = ANSWER_BYTES // max(1, len(meant))
+        logs = [await self._read(one, order, share) for one in meant]
+        return LogAnswer(node=self.node, logs=tuple(logs))
+
+    async def _read(self, managed: Managed, order: LogOrder, share: int) -> EngineLog:
+        # An instance's id is given by the controller, never by a caller: no name of a caller reaches the file system.
+        log = self.folder / f"{managed.id}{'.previous' if order.previous else ''}.log"
+        told = EngineLog(instance=managed.id, state=managed.life.state)
+        try:
+            lines, cut = await asyncio.to_thread(last_lines, log, order.lines, share)
+        except FileNotFoundError:
+            life = "life before this one" if order.previous else "engine of it has been started here yet"
+            return told.model_copy(update={"missing": f"no {life}"})
+        except OSError as error:
+            return told.model_copy(update={"missing": f"its log cannot be read: {error.strerror}"})
+        return told.model_copy(update={"lines": lines, "cut": cut})
+
+
+def _is_meant(managed: Managed, order: LogOrder) -> bool:
+    mine = (managed.assignment.tenant, managed.assignment.endpoint) == (order.tenant, order.endpoint)
+    return mine and order.instance in {"", managed.id}
