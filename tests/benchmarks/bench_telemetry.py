@@ -40,6 +40,14 @@ _GENERATOR: Final = Path(__file__).with_name("bench_load_generator.py")
 _GENERATOR_LIMIT_S: Final = 600
 
 
+class Broken(Exception):
+    """A part has failed, unlike one that cannot run here: its figures are missing, and so is the goal."""
+
+    def __init__(self, words: str, names: tuple[str, ...]) -> None:
+        super().__init__(words)
+        self.names = names
+
+
 def measure_cost(rounds: int) -> Figures:
     """Gateways that tell everything, beside one that tells nothing."""
     found = cost(rounds)
@@ -73,9 +81,9 @@ def measure_generator(_rounds: int) -> Figures:
     try:
         told = json.loads(lines[-1])
         return {name: told[name] for name in names}
-    except (IndexError, ValueError, KeyError, TypeError):
-        _say(*lines[-1:], f"it ended with exit code {done.returncode} and told no figures")
-        return dict.fromkeys(names)
+    except (IndexError, ValueError, KeyError, TypeError) as error:
+        _say(*lines[-1:])
+        raise Broken(f"{_GENERATOR.name} ended with exit code {done.returncode} and told no figures", names) from error
 
 
 PARTS: Final[dict[str, Callable[[int], Figures]]] = {
@@ -93,7 +101,7 @@ def verdicts(figures: Figures) -> tuple[list[str], bool]:
             continue
         value = figures[name]
         if value is None:
-            lines.append(f"{name:<18}{'-':>10}  could not be measured here")
+            lines.append(f"{name:<18}{'-':>10}  not measured")
             continue
         good = value >= bound if lower else value <= bound
         missed = missed or not good
@@ -115,14 +123,21 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of the cost")
     options = parser.parse_args()
     figures: Figures = {}
+    broken = False
     for name, part in PARTS.items():
-        if options.only is None or name in options.only:
-            print(f"{name}:", flush=True)
+        if options.only is not None and name not in options.only:
+            continue
+        print(f"{name}:", flush=True)
+        try:
             figures |= part(options.rounds)
+        except Broken as error:
+            _say(f"BROKEN: {error}")
+            figures |= dict.fromkeys(error.names)
+            broken = True
     lines, missed = verdicts(figures)
     print("\n".join(lines))
     print(json.dumps(figures))
-    sys.exit(missed)
+    sys.exit(missed or broken)
 
 
 if __name__ == "__main__":

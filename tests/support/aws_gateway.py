@@ -17,13 +17,13 @@ from botocore.config import Config
 from standby.bus.connection import Bus
 from standby.bus.tables_set import Tables, open_tables
 from standby.domain.access import ALL_SCOPES, Scope
-from standby.gateway.drain import GatewayServer
 from standby.gateway.main import gateway
 from standby.gateway.public_port import PublicProtocol
 from standby.gateway.settings import GatewaySettings
 from standby.host.sealing import SealingKey
 from standby.sagemaker.auth.access_keys import issue
 from support.nats_server import NatsServer, nats_server
+from support.prompt_server import PromptGatewayServer
 from support.waiting import until
 
 SECRETS_KEY = "A" * 43 + "="
@@ -111,7 +111,7 @@ async def aws_gateway(tmp_path: Path, **settings: Any) -> AsyncIterator[AwsGatew
         config = uvicorn.Config(
             app, host="127.0.0.1", port=0, http=PublicProtocol, ws="none", lifespan="off", log_config=None, access_log=False
         )
-        server = GatewayServer(config, ending)
+        server = PromptGatewayServer(config, ending)
         task = asyncio.create_task(server.serve())
         found = None
         try:

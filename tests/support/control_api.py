@@ -34,6 +34,7 @@ from standby.gateway.console_side import ConsoleSide
 from standby.host.sealing import SealingKey
 from support.builders import an_instance
 from support.nats_server import NatsServer, nats_server
+from support.prompt_server import PromptServer
 from support.real_model import real_model_path
 from support.waiting import until
 
@@ -173,7 +174,7 @@ async def _context(stack: AsyncExitStack, bus: Bus, environment: Mapping[str, st
 @asynccontextmanager
 async def http_server(app: Any) -> AsyncIterator[str]:
     """Serve ``app`` on a free port of 127.0.0.1; yields the URL."""
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_level="warning"))
+    server = PromptServer(uvicorn.Config(app, host="127.0.0.1", port=0, lifespan="off", log_level="warning"))
     task = asyncio.create_task(server.serve())
     try:
         await until(lambda: server.started or task.done())

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from support.dashboard_panels import ECONOMICS, ENDPOINT, NODE, OVERVIEW, Panel
+from support.dashboard_nodes import ECONOMICS, NODE
+from support.dashboard_panels import Panel
+from support.dashboard_requests import ENDPOINT, OVERVIEW
 
 FOLDER: Final = Path(__file__).parents[2] / "infra" / "grafana" / "dashboards"
 _COLUMNS: Final = 24

@@ -33,7 +33,7 @@ from support.waiting import until
 EPOCH = 7
 # Quiet time passes when a test lets it pass (``Replica.outlast``): no answer is ever too late, however slow the machine is.
 PATIENT = DoorLimits(first_byte_s=60.0, between_bytes_s=60.0, gateway_s=3600.0, check_every_s=0.02)
-QUICK = DoorLimits(first_byte_s=0.3, between_bytes_s=0.3, check_every_s=0.05)
+QUICK = DoorLimits(first_byte_s=0.1, between_bytes_s=0.1, check_every_s=0.02)
 BOOM = b"BOOM"
 FAR_S = 3600.0
 

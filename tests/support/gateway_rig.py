@@ -23,6 +23,7 @@ from standby.gateway.public_port import PublicProtocol
 from standby.gateway.route import RoutePart
 from support.builders import TENANT, an_endpoint, an_instance
 from support.door_rig import INSTANCE, SLOTS, TOKEN, Rig
+from support.prompt_server import PromptServer
 from support.raw_http import RawClient
 from support.waiting import until
 
@@ -115,7 +116,7 @@ async def gateway_rig(
     awake: bool = True,
     max_body_bytes: int = 10**6,
     runtime: RuntimeOptions | None = None,
-    server_of: Callable[[uvicorn.Config], uvicorn.Server] = uvicorn.Server,
+    server_of: Callable[[uvicorn.Config], uvicorn.Server] = PromptServer,
     traffic: TrafficPolicy | None = None,
     parts: tuple[RoutePart, ...] = (),
     monotonic: Callable[[], float] = time.monotonic,

@@ -103,7 +103,8 @@ def locust(
 ) -> tuple[list[float], list[str], int]:
     """Run locust and return the latencies that it measured (seconds), its failures, and how many requests it says it made."""
     told = folder / "locust.json"
-    words = ["--headless", "-u", str(users), "-r", str(users), "-t", f"{seconds:g}s", "--stop-timeout", "10"]
+    # Spawned at the rate at which they ask, they ask evenly.
+    words = ["--headless", "-u", str(users), "-r", f"{users * rate_each:g}", "-t", f"{seconds:g}s", "--stop-timeout", "10"]
     program = [sys.executable, "-m", "locust", "-f", str(SUPPORT / "locust_user.py"), "--host", url, "--only-summary", *words]
     environment = {**os.environ, "LOCUST_SAMPLES": str(told), "LOCUST_RATE_EACH": f"{rate_each:g}"}
     done = subprocess.run(

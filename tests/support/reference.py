@@ -65,6 +65,7 @@ PROCESSES: Final = MappingProxyType(
 
 COMMAND_LINE: Final = MappingProxyType(
     {
+        "STANDBY_BENCH_KEY": "bearer key that `standby bench` shows to a URL; also `--target-key`",
         "STANDBY_URL": "the gateway; also `--url`; unset: what the connection file in the state folder says",
         "STANDBY_API_KEY": "bearer key; also `--key`; unset: the connection file's",
         "STANDBY_STATE_DIR": "state folder of `standby up`; also `--state-dir`; "

@@ -7,9 +7,10 @@ import time
 from collections.abc import AsyncIterator
 
 from standby.gateway.request_ends import RequestEnds, RequestLog
-from standby.telemetry.otlp import PATH, Exporter
+from standby.telemetry.otlp import Exporter
 from standby.telemetry.sampling import Sampler
 from standby.telemetry.tracing import Tracing
+from standby.telemetry.tracing_settings import traces_url
 from standby.warm_pool.door_spans import DoorTraces
 from support.failover_rig import FailoverRig
 from support.otlp_receiver import Receiver
@@ -23,7 +24,7 @@ NODE = "n1"
 
 def tracing_to(url: str, *, ratio: float = 0.0, callers: bool = True, limit: int = 4096) -> Tracing:
     """What traces to a collector at this address."""
-    exporter = Exporter(url + PATH, {"x-collector": "yes"}, {"service.name": "test"}, limit_s=0.3)
+    exporter = Exporter(traces_url(url), {"x-collector": "yes"}, {"service.name": "test"}, limit_s=0.3)
     return Tracing(exporter, Sampler(ratio, callers), limit=limit, every_s=0.05)
 
 

@@ -21,7 +21,7 @@ from standby.controller.loop import Controller
 from standby.controller.settings import ControllerSettings
 from standby.domain.errors import StandbyError
 from standby.host import tasks as host_tasks
-from standby.telemetry import logs, metrics
+from standby.telemetry import logs, metrics, redact
 from standby.telemetry.exposition import exposed
 
 log = logging.getLogger(__name__)
@@ -39,10 +39,14 @@ def command(
     """Run a controller: it decides how many instances, where, and on which rung. One leads, the others wait."""
     logs.configure("controller")
     try:
-        settings = ControllerSettings.load(controller_name=name, controller_lease_ttl=lease_ttl)
-        logs.configure("controller", level=settings.log_level, style=settings.log_format)
+        settings, bus_settings = (
+            ControllerSettings.load(controller_name=name, controller_lease_ttl=lease_ttl),
+            BusSettings.load(),
+        )
+        secrets_given = redact.secrets_of(bus_settings)
+        logs.configure("controller", level=settings.log_level, style=settings.log_format, secrets=secrets_given)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(serve(settings, BusSettings.load()))
+            runner.run(serve(settings, bus_settings))
     except StandbyError as error:
         log.error("controller stopped: %s", error)
         sys.exit(error.exit_code)

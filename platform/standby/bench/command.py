@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json as jsons
+import resource
 import signal
 import sys
 import threading
@@ -37,6 +39,7 @@ NOTHING_ANSWERED: Final = 7
 INTERRUPTED: Final = 130
 
 _PIPE_WIDTH: Final = 160
+_OTHER_FILES: Final = 128
 _STDOUT: Final = Path("-")
 _LOAD: Final = "The load"
 _TARGET: Final = "The target"
@@ -215,8 +218,29 @@ def bench(
 
 def measure(chosen: Chosen, plan: Plan, session: Session, *, max_in_flight: int = MAX_IN_FLIGHT) -> Run:
     """Run the plan in an event loop of its own, with a progress bar on a terminal and with Ctrl-C ending the sending."""
+    max_in_flight, notes = room_for(max_in_flight)
+    # What was loaded to get here lives as long as the process: no collection need look at it while requests are due.
+    gc.collect()
+    gc.freeze()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, _progress() as on_progress:
-        return runner.run(_measured(chosen, plan, session, max_in_flight, on_progress))
+        run = runner.run(_measured(chosen, plan, session, max_in_flight, on_progress))
+    return run.model_copy(update={"notes": (*run.notes, *notes)}) if run.not_sent else run
+
+
+def room_for(max_in_flight: int) -> tuple[int, tuple[str, ...]]:
+    """Make room for so many connections; returns how many there can be, and a note where that is less.
+
+    Without it the target would be blamed for the generator's own limit of open files.
+    """
+    wanted = max_in_flight + _OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        if soft < wanted:
+            room = max(1, soft - _OTHER_FILES)
+            return room, (f"this machine lets a process have {hard} open files: --max-in-flight is {room} (see `ulimit -Hn`)",)
+    return max_in_flight, ()
 
 
 async def _measured(chosen: Chosen, plan: Plan, session: Session, max_in_flight: int, on_progress: OnProgress | None) -> Run:
@@ -227,7 +251,7 @@ async def _measured(chosen: Chosen, plan: Plan, session: Session, max_in_flight:
     finally:
         await chosen.target.close()
     run = run.model_copy(update={"notes": (*run.notes, *chosen.notes)})
-    return await completed(run, session, chosen.endpoint) if chosen.ours else run
+    return await completed(run, session) if chosen.ours else run
 
 
 @contextmanager

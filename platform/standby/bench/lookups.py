@@ -18,32 +18,35 @@ from standby.domain.instance import Rung
 
 MOST_LOOK_UPS: Final = 500
 _AT_ONCE: Final = 8
+_LIMIT_S: Final = 30.0
 _REPLAYED: Final = "1000"
-# The node's clock and the gateway's are two clocks, and the event is written after the instance is ready.
-_CLOCKS_S: Final = 5.0
+# A climb ends when the wait for it does, by two clocks: the node's and the gateway's.
+_CLOCKS_S: Final = 2.0
+# Nothing climbs in less.
+_NO_WAIT_S: Final = 0.02
 
 
-async def completed(run: Run, session: Session, endpoint: str | None) -> Run:
+async def completed(run: Run, session: Session) -> Run:
     """Return the run with what the gateway knows of the requests whose answers did not say it, the slowest first.
 
     Never in the way: where the gateway does not answer, the run is returned with a note.
     """
-    asked = sorted(
-        (number for number, sample in enumerate(run.samples) if _lacks(sample)), key=lambda at: -run.samples[at].e2e_s
-    )
+    lacking = [number for number, sample in enumerate(run.samples) if _lacks(sample)]
+    asked = sorted(lacking, key=lambda number: -run.samples[number].e2e_s)[:MOST_LOOK_UPS]
     if not asked:
         return run
     try:
-        async with session.client(timeout_s=30.0) as client:
-            activations = [] if endpoint is None else await _activations(client, endpoint)
+        async with session.client(timeout_s=_LIMIT_S) as client:
             turn = asyncio.Semaphore(_AT_ONCE)
-            found = await asyncio.gather(*(_record(client, run.samples[at], turn) for at in asked[:MOST_LOOK_UPS]))
+            records = await asyncio.gather(*(_record(client, run.samples[number], turn) for number in asked))
+            endpoints = sorted({str(record["endpoint"]) for record in records if record is not None})
+            activations = [event for endpoint in endpoints for event in await _activations(client, endpoint)]
     except StandbyError as error:
         return run.model_copy(update={"notes": (*run.notes, f"the gateway did not say where slow requests waited: {error}")})
     samples = list(run.samples)
-    for at, record in zip(asked, found, strict=False):
+    for number, record in zip(asked, records, strict=True):
         if record is not None:
-            samples[at] = _completed(samples[at], record, activations)
+            samples[number] = with_record(samples[number], record, activations)
     return run.model_copy(update={"samples": tuple(samples)})
 
 
@@ -65,18 +68,18 @@ async def _activations(client: Client, endpoint: str) -> list[dict[str, Any]]:
     return [event async for event in client.event_stream(params)]
 
 
-def _completed(sample: Sample, record: Mapping[str, Any], activations: Sequence[Mapping[str, Any]]) -> Sample:
-    """Return the sample with the wait of its record, and with the activation that ended while it waited."""
+def with_record(sample: Sample, record: Mapping[str, Any], activations: Sequence[Mapping[str, Any]]) -> Sample:
+    """Return the sample with the wait of its record, and with the activation that ended its waiting."""
     waited_s = float(record["waited_ms"]) / 1000
     sample = sample._replace(waited_s=waited_s if sample.waited_s is None else sample.waited_s)
     if sample.rung or not record["attempts"]:
         return sample
-    instance = record["attempts"][-1]["instance"]
-    from_s = record["arrived_at"] - _CLOCKS_S
-    until_s = record["arrived_at"] + waited_s + _CLOCKS_S
+    if waited_s < _NO_WAIT_S:
+        return sample._replace(rung=Rung.READY.label)
+    instance, granted_at = record["attempts"][-1]["instance"], record["arrived_at"] + waited_s
     for event in activations:
-        if event["instance"] == instance and event["ok"] and from_s <= event["at"] <= until_s and waited_s > 0.0:
+        if event["instance"] == instance and event["ok"] and abs(event["at"] - granted_at) <= _CLOCKS_S:
             climb = event["activation"]
             phases = tuple((str(name), float(ms)) for name, ms in climb["phases_ms"].items())
             return sample._replace(rung=Rung(climb["from_rung"]).label, phases_ms=phases)
-    return sample._replace(rung=Rung.READY.label) if waited_s < 1.0 else sample
+    return sample

@@ -94,7 +94,7 @@ class Columns:
             return tag("p", f"{self.title}: nothing was measured.", class_="soft")
         frame = Frame(
             x_ticks=ticks(self.bins[-1][1], _LABELS),
-            y_ticks=ticks(highest, 4),
+            y_ticks=ticks(highest, 4, whole=True),
             x_label=self.x_label,
             y_label="requests",
             x_words=self.x_words,

@@ -10,13 +10,14 @@ _LOG_STEPS: Final = (1.0, 2.0, 5.0)
 NOT_MEASURED: Final = "not measured"
 
 
-def ticks(highest: float, wanted: int = 5) -> tuple[float, ...]:
-    """Return round values from 0 up to at least ``highest``; 0 and 1 where there is nothing to show."""
+def ticks(highest: float, wanted: int = 5, *, whole: bool = False) -> tuple[float, ...]:
+    """Return round values from 0 up to at least ``highest``; 0 and 1 where there is nothing to show. ``whole``: for counts."""
     if not math.isfinite(highest) or highest <= 0:
         return (0.0, 1.0)
     raw = highest / wanted
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(power * factor for factor in _STEPS if power * factor >= raw * 0.999)
+    step = float(math.ceil(step)) if whole else step
     return tuple(step * number for number in range(math.ceil(highest / step - 1e-9) + 1))
 
 

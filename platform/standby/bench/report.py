@@ -96,7 +96,7 @@ def _filled(run: Run, summary: Summary) -> tuple[Section, ...]:
             ),
         ),
     ]
-    if len(summary.by_rung) > 1 or "" not in summary.by_rung:
+    if summary.by_rung:
         found.append(_rungs(summary))
     if summary.by_step:
         found.append(_steps(summary))
@@ -132,8 +132,8 @@ def _row(one: Percentiles) -> tuple[str, ...]:
 
 
 def _rungs(summary: Summary) -> Section:
-    first = tuple((name or "unknown", *_row(one.ttft)) for name, one in summary.by_rung.items() if one.ttft.count)
-    whole = tuple((name or "unknown", *_row(one.e2e)) for name, one in summary.by_rung.items())
+    first = tuple((name, *_row(one.ttft)) for name, one in summary.by_rung.items() if one.ttft.count)
+    whole = tuple((name, *_row(one.e2e)) for name, one in summary.by_rung.items())
     return Section(
         "By the rung that was found",
         (

@@ -112,4 +112,6 @@ def duration(seconds: float | None) -> str:
     """Return seconds as people read latencies; empty for None."""
     if seconds is None:
         return ""
+    if abs(seconds) < 0.01:
+        return f"{seconds * 1000:.2f} ms"
     return f"{seconds * 1000:.1f} ms" if abs(seconds) < 1.0 else f"{seconds:.2f} s"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -106,30 +106,40 @@ class Windows:
     _begins: dict[EndpointKey, tuple[list[float], list[float]]] = field(default_factory=dict)
     _turned_at: float | None = None
 
-    def turn(self, count: Callable[[], Mapping[EndpointKey, list[float]]], now: float) -> None:
-        """Begin a new window where it is time to; ``count`` returns the buckets' counts since the beginning."""
-        if self._turned_at is None or now - self._turned_at >= WINDOW_S:
-            self._turned_at = now
-            self._turn(count())
+    def turn(self, count: Callable[[], Mapping[EndpointKey, list[float]]], now: float) -> bool:
+        """Begin a new window where it is time to, and say so.
+
+        ``count`` returns the buckets' counts since the beginning, of endpoints that had traffic since the last turn: without
+        any, the last figures stay as they are.
+        """
+        if self._turned_at is not None and now - self._turned_at < WINDOW_S:
+            return False
+        self._turned_at = now
+        for name, counts in count().items():
+            older, newer = self._begun(name, counts)
+            self._begins[name] = (older, newer) if counts == newer else (newer, counts)
+        return True
 
     def of(self, counts: Mapping[EndpointKey, list[float]]) -> dict[EndpointKey, Percentiles]:
         """Return the percentiles, in milliseconds, by endpoint."""
-        zero = [0.0] * len(self.bounds)
         found = {}
         for name, count in counts.items():
-            begin = self._begins.get(name, (zero, zero))[0]
-            found[name] = percentiles(self.bounds, [max(0.0, now - then) for now, then in zip(count, begin, strict=True)])
+            begin, _ = self._begun(name, count)
+            found[name] = percentiles(self.bounds, [now - then for now, then in zip(count, begin, strict=True)])
         return found
 
-    def _turn(self, counts: Mapping[EndpointKey, list[float]]) -> None:
-        begins: dict[EndpointKey, tuple[list[float], list[float]]] = {}
+    def forget(self, name: EndpointKey) -> None:
+        """The endpoint is no more; another one of its name begins at zero."""
+        self._begins.pop(name, None)
+
+    # ---- inside ------------------------------------------------------------------------------------------------
+
+    def _begun(self, name: EndpointKey, count: Sequence[float]) -> tuple[list[float], list[float]]:
+        """Return what the last two windows began with; nothing where ``count`` is not what has grown out of it."""
         zero = [0.0] * len(self.bounds)
-        for name, count in counts.items():
-            older, newer = self._begins.get(name, (zero, zero))
-            fell = sum(count) < sum(newer)
-            # Without traffic the last figures stay as they are.
-            begins[name] = (zero, count) if fell else (older, newer) if count == newer else (newer, count)
-        self._begins = begins
+        older, newer = self._begins.get(name, (zero, zero))
+        fell = any(now < then for now, then in zip(count, newer, strict=True))
+        return (zero, zero) if fell else (older, newer)
 
 
 def percentiles(bounds: Sequence[float], counts: Sequence[float]) -> Percentiles:
@@ -148,12 +158,3 @@ def _quantile(bounds: Sequence[float], reached: Sequence[float], share: float) -
         return round(low * 1000, 1)
     below = reached[at - 1] if at else 0.0
     return round((low + (bounds[at] - low) * (rank - below) / (reached[at] - below)) * 1000, 1)
-
-
-def merged(parts: Iterable[tuple[EndpointKey, Sequence[float]]]) -> dict[EndpointKey, list[float]]:
-    """Return the sums of histograms of one endpoint, e.g. over rungs."""
-    sums: dict[EndpointKey, list[float]] = {}
-    for name, counts in parts:
-        known = sums.get(name)
-        sums[name] = list(counts) if known is None else [a + b for a, b in zip(known, counts, strict=True)]
-    return sums

@@ -11,7 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import pydantic_core
 
@@ -43,6 +43,13 @@ class _Tick:
     texts: dict[tuple[Scope, int], bytes] = field(default_factory=dict)
 
 
+class _Known(NamedTuple):
+    """What a viewer was told: not its tick, whose texts must not live as long as the slowest viewer takes to read."""
+
+    number: int
+    overview: Overview
+
+
 @dataclass
 class Feed:
     """``look`` returns the platform as it is now, ``saved`` a scope's savings; ``clock`` is monotonic, in seconds."""
@@ -72,23 +79,22 @@ class Feed:
         """
         self._join(every_s)
         try:
-            tick = self._present()
+            text, known = self._step(scope, None)
             told_at = spoke_at = self.clock()
-            yield _event("overview", self._text(scope, tick, None))
+            yield _event("overview", text)
             while True:
-                await self._next_tick()
+                await self._ticked.wait()
                 if not still():
                     return
                 now = self.clock()
-                if now - told_at < every_s * _LEEWAY:
-                    continue
-                told_at = now
-                before, tick = tick, self._present()
-                text = self._text(scope, tick, before)
-                if text:
-                    spoke_at = now
-                    yield _event("change", text)
-                elif now - spoke_at >= heartbeat_s:
+                if now - told_at >= every_s * _LEEWAY:
+                    told_at = now
+                    text, known = self._step(scope, known)
+                    if text:
+                        spoke_at = now
+                        yield _event("change", text)
+                # At its own pace: a slow viewer takes a silent stream for a dead one just as soon.
+                if now - spoke_at >= heartbeat_s:
                     spoke_at = now
                     yield ": alive\n\n"
         finally:
@@ -122,19 +128,21 @@ class Feed:
             seen = tick.seen[scope] = overview(tick.facts.moment, scope, tick.tables, news, savings)
         return seen
 
-    def _text(self, scope: Scope, tick: _Tick, before: _Tick | None) -> bytes:
+    def _text(self, scope: Scope, tick: _Tick, before: _Known | None) -> bytes:
         """Return the overview, or what has changed since ``before``; nothing where nothing has."""
         key = (scope, 0 if before is None else before.number)
         text = tick.texts.get(key)
         if text is None:
             after = self._seen(scope, tick)
-            content = after.as_json() if before is None else diff(self._seen(scope, before), after)
+            content = after.as_json() if before is None else diff(before.overview, after)
             text = b"" if len(content) == 1 else pydantic_core.to_json(content, inf_nan_mode="null")
             tick.texts[key] = text
         return text
 
-    async def _next_tick(self) -> None:
-        await self._ticked.wait()
+    def _step(self, scope: Scope, known: _Known | None) -> tuple[bytes, _Known]:
+        """Return what a viewer is told now, and what it knows then."""
+        tick = self._present()
+        return self._text(scope, tick, known), _Known(tick.number, self._seen(scope, tick))
 
     def _join(self, every_s: float) -> None:
         self._paces[every_s] += 1

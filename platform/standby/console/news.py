@@ -5,6 +5,8 @@ No row holds a prompt: events have none. What engines and operators wrote stands
 
 from __future__ import annotations
 
+import heapq
+import itertools
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -161,6 +163,5 @@ class Rings:
 
 
 def _newest(rings: Iterable[Iterable[Row]], most: int) -> tuple[Row, ...]:
-    rows = [row for ring in rings for row in ring]
-    rows.sort(key=lambda row: row["at"], reverse=True)
-    return tuple(rows[:most])
+    merged = heapq.merge(*rings, key=lambda row: -row["at"])
+    return tuple(itertools.islice(merged, most))

@@ -22,16 +22,14 @@ from standby.domain.node import DeviceKind, Node
 GB: Final = 1e9
 HOUR_S: Final = 3600.0
 SERVERLESS_GB: Final = 2**30
-# SageMaker's largest; what needs more is reckoned at what it needs, though serverless would not take it.
-LARGEST_SERVERLESS: Final = 6
-
 WORDS: Final = (
     "Counted since this gateway began. Held: bytes that instances hold (host memory as the system measures it; device "
     "memory as their node measured it of an awake one) times seconds; page cache and zygotes, which many share, are not in "
     "it. Always on: each endpoint's awake footprint times its age times the most instances it had ready at once, at least "
-    "one. Dollars for both are by the prices below, which you can set. SageMaker Serverless: the published price per GB and "
-    "second, for the memory size that fits the footprint and the seconds that engines worked on requests through this "
-    "gateway alone; no cold starts, no data transfer, no provisioned concurrency."
+    "one. Dollars for both are by prices of memory that are assumptions, which you can set. SageMaker Serverless: the "
+    "published price per GB and second, for the memory size that fits the footprint (above its largest, 6 GB, what would be "
+    "needed) and the seconds that engines worked on requests through this gateway alone; no cold starts, no data transfer, "
+    "no provisioned concurrency."
 )
 
 
@@ -175,7 +173,7 @@ def memory_of(instance: Instance, nodes: Mapping[str, Node]) -> Memory:
 
 
 def serverless_size(awake: Memory) -> int:
-    """Return SageMaker's memory size, in GB, for a model of this footprint; beyond its largest what would be needed."""
+    """Return SageMaker's memory size, in GB, for a model of this footprint; beyond its largest, 6, what is needed."""
     return max(1, math.ceil((awake.host + awake.device) / SERVERLESS_GB))
 
 
@@ -189,10 +187,10 @@ def row(account: Account, since: float, prices: ConsoleSettings) -> Row:
         "held_device_gb_s": round(account.held.device / GB, 3),
         "always_on_gb_s": round(always_on, 3),
         "saved_gb_s": round(always_on - held, 3),
-        "held_usd": round(held_usd, 6),
-        "always_on_usd": round(always_on_usd, 6),
-        "saved_usd": round(always_on_usd - held_usd, 6),
-        "sagemaker_serverless_usd": round(account.serverless_usd, 6),
+        "held_usd": round(held_usd, 9),
+        "always_on_usd": round(always_on_usd, 9),
+        "saved_usd": round(always_on_usd - held_usd, 9),
+        "sagemaker_serverless_usd": round(account.serverless_usd, 9),
         "prices": {f"STANDBY_{name.upper()}": value for name, value in prices.model_dump().items()},
         "words": WORDS,
     }

@@ -17,13 +17,13 @@ class ConsoleSettings(Settings):
     """Read from ``STANDBY_USD_…`` by gateways."""
 
     usd_host_gb_hour: float = _usd(
-        0.0144,
-        "what 10^9 bytes of host memory cost for an hour, in the console's comparison; the default is an ml.m5 instance's "
-        "list price by its memory ($0.115 an hour for 8 GB)",
+        0.015,
+        "what 10^9 bytes of host memory cost for an hour, in the console's comparison; the default is an assumption: about "
+        "what general-purpose instances cost by their memory",
     )
     usd_device_gb_hour: float = _usd(
         0.0588,
-        "the same of device memory; the default is an ml.g5.xlarge's list price by its GPU's memory ($1.41 an hour for 24 GB)",
+        "the same of device memory; the default is an assumption: an ml.g5.xlarge at about $1.41 an hour, by its GPU's 24 GB",
     )
     usd_serverless_gb_second: float = _usd(
         0.00002,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
@@ -50,12 +50,16 @@ EndpointKey = tuple[str, str]
 
 @dataclass(slots=True)
 class Account:
-    """The metric children of one variant; ``series`` are those under CloudWatch's names."""
+    """The metric children of one variant; ``series`` are those under CloudWatch's names.
+
+    ``moved``: any of its counters has grown since somebody took that down.
+    """
 
     tenant: str
     endpoint: str
     series: VariantSeries | None = None
     closed: bool = False
+    moved: bool = False
     _outcomes: dict[str, list[Counter]] = field(default_factory=dict)
     _waits: dict[Rung, Histogram] = field(default_factory=dict)
     _first_bytes: dict[Rung, Histogram] = field(default_factory=dict)
@@ -68,6 +72,7 @@ class Account:
         """Count a request by how it ended."""
         if self.closed:
             return
+        self.moved = True
         children = self._outcomes.get(outcome)
         if children is None:
             others = [] if self.series is None else self.series.counters(outcome)
@@ -91,6 +96,7 @@ class Account:
             return
         prompt, completion, estimated = meter.usage()
         if prompt or completion:
+            self.moved = True
             sums = self._used.get((estimated, meter.whole))
             if sums is None:
                 sums = self._used[estimated, meter.whole] = [0, 0, 0]
@@ -98,11 +104,16 @@ class Account:
             sums[1] += completion
             sums[2] += 1
 
+    @property
+    def outcomes(self) -> Iterable[str]:
+        """How its requests have ended so far."""
+        return self._outcomes.keys()
+
     def settle(self) -> None:
         """Add what was metered since the last time to the counters."""
-        used, self._used = self._used, {}
-        if self.closed:
+        if self.closed or not self._used:
             return
+        used, self._used = self._used, {}
         place = (self.tenant, self.endpoint)
         for (estimated, whole), (prompt, completion, requests) in used.items():
             label = "1" if estimated else "0"
@@ -174,6 +185,21 @@ class Accounts:
         if (tenant, endpoint) in self._accounts:
             metrics.POISON_CONVICTIONS.labels(tenant, endpoint).inc()
 
+    @property
+    def endpoints(self) -> Set[EndpointKey]:
+        """Those that have had traffic and are there still."""
+        return self._accounts.keys()
+
+    def moved(self) -> dict[EndpointKey, set[str]]:
+        """Return the endpoints whose counters have grown since the last call, with all outcomes that each has had."""
+        found: dict[EndpointKey, set[str]] = {}
+        for where, accounts in self._accounts.items():
+            if any([account.moved for account in accounts.values()]):
+                found[where] = {outcome for account in accounts.values() for outcome in account.outcomes}
+                for account in accounts.values():
+                    account.moved = False
+        return found
+
     def settle(self) -> None:
         """Add what was metered since the last time to the counters."""
         self.nobody.settle()
@@ -197,7 +223,9 @@ class Accounts:
             of_endpoint = totals.setdefault(where, [0, 0, 0])
             for at, count in enumerate((desk.in_flight, desk.queued, desk.queued_bytes)):
                 of_endpoint[at] += count
-            desk.count_breakers(breakers.setdefault(where, dict.fromkeys(Phase, 0)))
+            by_phase = breakers.setdefault(where, dict.fromkeys(Phase, 0))
+            for ready in desk.usable:
+                by_phase[ready.breaker.phase] += 1
         for gone in self._known - totals.keys():
             _forget(_OF_ALL, gone)
         self._known = frozenset(totals)

@@ -14,7 +14,7 @@ from standby.bus.events import EventLog
 from standby.bus.subjects import ALL_BEATS
 from standby.bus.subscription import Subscription
 from standby.console import savings
-from standby.console.counts import NOTHING, Count, Rates, Windows, merged
+from standby.console.counts import NOTHING, Count, Rates, Windows
 from standby.console.feed import Feed
 from standby.console.news import Rings
 from standby.console.savings import Account, Ledger, Memory
@@ -23,7 +23,7 @@ from standby.console.values import EndpointKey, Facts, Moment, Percentiles, Row,
 from standby.domain import errors
 from standby.domain.endpoint import Endpoint
 from standby.domain.errors import BusUnavailable
-from standby.domain.instance import Instance
+from standby.domain.instance import Instance, Rung
 from standby.domain.names import key
 from standby.domain.node import Node
 from standby.gateway.accounts import Accounts
@@ -71,6 +71,12 @@ class ConsoleSide:
     _windows: Windows = field(init=False)
     _ledger: Ledger = field(init=False)
     _since: float = field(init=False)
+    # Rates and sparklines since the last sample, of those that somebody looked at.
+    _flows: dict[EndpointKey, tuple[float, float, tuple[int, ...]]] = field(default_factory=dict)
+    _to_measure: set[EndpointKey] = field(default_factory=set)
+    # Those that had traffic since the percentiles' window began.
+    _busy: set[EndpointKey] = field(default_factory=set)
+    _measured: dict[EndpointKey, Percentiles] = field(default_factory=dict)
     _sampled_at: float | None = None
     _counts: dict[EndpointKey, Count] = field(default_factory=dict)
     _saved: tuple[float, dict[EndpointKey, float]] | None = None
@@ -108,12 +114,18 @@ class ConsoleSide:
         """Take down this second's traffic and what was held in it."""
         now = self.clock()
         self.accounts.settle()
-        self._counts = _counts()
+        self._counts = self._counted()
         added = self._rates.take(self._counts, now)
+        self._flows.clear()
         seconds = 0.0 if self._sampled_at is None else now - self._sampled_at
         self._sampled_at = now
         self._ledger.take(self._endpoints(), self._instances(), self._nodes(), added, seconds)
-        self._windows.turn(_first_tokens, now)
+        # Only where there was traffic: a thousand endpoints have forty thousand buckets.
+        self._busy.update(added)
+        self._to_measure.update(added)
+        if self._windows.turn(lambda: _first_tokens(self._busy), now):
+            self._to_measure.update(self._busy)
+            self._busy.clear()
 
     def facts(self) -> Facts:
         """Return the platform as this gateway knows it now."""
@@ -141,6 +153,22 @@ class ConsoleSide:
             self.sample()
             await asyncio.sleep(SAMPLE_S)
 
+    def _counted(self) -> dict[EndpointKey, Count]:
+        """Return the counters of all endpoints that have any, read again where they have grown, and nowhere else.
+
+        Ten thousand endpoints have some hundred thousand of them, which would take a tenth of each second.
+        """
+        counts = dict(self._counts)
+        for gone in counts.keys() - self.accounts.endpoints:
+            del counts[gone]
+            self._measured.pop(gone, None)
+            self._to_measure.discard(gone)
+            self._busy.discard(gone)
+            self._windows.forget(gone)
+        for name, outcomes in self.accounts.moved().items():
+            counts[name] = _count(name, outcomes)
+        return counts
+
     def _endpoints(self) -> Iterable[Endpoint]:
         return [entry.value for entry in self.copies.endpoints.entries.values()]
 
@@ -151,7 +179,8 @@ class ConsoleSide:
         return {entry.value.name: entry.value for entry in self.copies.nodes.entries.values()}
 
     def _traffic(self) -> dict[EndpointKey, Traffic]:
-        first_tokens = self._windows.of(_first_tokens())
+        self._measured.update(self._windows.of(_first_tokens(self._to_measure)))
+        self._to_measure.clear()
         busy = self._others.traffic()
         for desk in self.desks():
             name = (desk.route.endpoint.tenant, desk.route.endpoint.name)
@@ -160,13 +189,16 @@ class ConsoleSide:
             running = max(0, desk.in_flight - desk.queued)
             busy[name] = Elsewhere(others.in_flight + running, others.queued + desk.queued, others.rps)
         return {
-            name: self._traffic_of(name, busy.get(name, _NOWHERE), first_tokens.get(name, NOTHING))
+            name: self._traffic_of(name, busy.get(name, _NOWHERE), self._measured.get(name, NOTHING))
             for name in self._counts.keys() | busy.keys()
         }
 
     def _traffic_of(self, name: EndpointKey, busy: Elsewhere, first_token: Percentiles) -> Traffic:
         count = self._counts.get(name, Count())
-        rps, tokens_per_s = self._rates.rates(name)
+        flow = self._flows.get(name)
+        if flow is None:
+            flow = self._flows[name] = (*self._rates.rates(name), self._rates.spark(name))
+        rps, tokens_per_s, spark = flow
         return Traffic(
             busy.in_flight,
             busy.queued,
@@ -175,7 +207,7 @@ class ConsoleSide:
             round(rps + busy.rps, 2),
             tokens_per_s,
             first_token,
-            self._rates.spark(name),
+            spark,
         )
 
     def _accounts_of(self, endpoints: Iterable[Endpoint]) -> dict[EndpointKey, Account]:
@@ -205,27 +237,25 @@ class ConsoleSide:
         return Memory(host, max((node.device_footprints.get(digest, 0) for node in nodes), default=0))
 
 
-def _counts() -> dict[EndpointKey, Count]:
-    """Return what this gateway has counted, by endpoint."""
-    sums: dict[EndpointKey, list[float]] = {}
-    for (tenant, endpoint, outcome), value in reading.values(metrics.REQUESTS):
-        if outcome == "joined":
-            continue
-        of_one = sums.setdefault((tenant, endpoint), [0, 0, 0.0, 0.0])
-        of_one[0] += int(value)
-        of_one[1] += 0 if outcome in _NO_ERRORS else int(value)
-    for (tenant, endpoint, _), value in reading.values(metrics.COMPLETION_TOKENS):
-        if (of_one := sums.get((tenant, endpoint))) is not None:  # type: ignore[assignment] # None is what is asked
-            of_one[2] += value
-    for histogram, sign in ((metrics.DURATION, 1), (metrics.QUEUE_WAIT, -1)):
-        for (tenant, endpoint, _), value in reading.sums(histogram):
-            if (of_one := sums.get((tenant, endpoint))) is not None:  # type: ignore[assignment] # as above
-                of_one[3] += sign * value
-    return {name: Count(int(one[0]), int(one[1]), one[2], max(0.0, one[3])) for name, one in sums.items()}
+def _count(name: EndpointKey, outcomes: Iterable[str]) -> Count:
+    """Return what this gateway has counted of one endpoint, whose requests have ended with these ``outcomes``."""
+    ended = {one: int(reading.value_of(metrics.REQUESTS, (*name, one))) for one in outcomes if one != "joined"}
+    tokens = sum(reading.value_of(metrics.COMPLETION_TOKENS, (*name, estimated)) for estimated in ("0", "1"))
+    lasted, waited = (
+        sum(reading.sum_of(histogram, (*name, rung.label)) for rung in Rung) for histogram in (metrics.DURATION, metrics.QUEUE_WAIT)
+    )
+    errors = sum(count for one, count in ended.items() if one not in _NO_ERRORS)
+    return Count(sum(ended.values()), errors, tokens, max(0.0, lasted - waited))
 
 
-def _first_tokens() -> dict[EndpointKey, list[float]]:
-    """Return the times to the first token; for endpoints whose answers do not stream, to the first byte."""
-    streamed = merged(((labels[0], labels[1]), counts) for labels, counts in reading.buckets(metrics.TIME_TO_FIRST_TOKEN))
-    whole = merged(((labels[0], labels[1]), counts) for labels, counts in reading.buckets(metrics.FIRST_BYTE))
-    return {**whole, **streamed}
+def _first_tokens(names: Iterable[EndpointKey]) -> dict[EndpointKey, list[float]]:
+    """Return the times to the first token, over all rungs; for an endpoint whose answers do not stream, to the first byte."""
+    found = {}
+    for name in names:
+        for histogram in (metrics.TIME_TO_FIRST_TOKEN, metrics.FIRST_BYTE):
+            of_rungs = (reading.buckets_of(histogram, (*name, rung.label)) for rung in Rung)
+            parts = [counts for counts in of_rungs if counts is not None]
+            if parts:
+                found[name] = [sum(bucket) for bucket in zip(*parts, strict=True)]
+                break
+    return found

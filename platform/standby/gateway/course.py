@@ -64,8 +64,9 @@ class Work:
     """A request at a desk. All its attempts belong to one account and one meter: it is counted once.
 
     ``tried``: instances that have failed it; ``retried``: it has had its one retry; ``running_s``: how long engines may
-    have been at work on it, which is no waiting; ``rung``: what its last attempt found; ``limit_at``: when the engine's time is over; ``mark``: its fingerprint,
-    once it was needed; ``quarantined``: no other grave suspect is running, for which it has waited ``quarantined_s``.
+    have been at work on it, which is no waiting; ``limit_at``: when the engine's time is over; ``mark``: its fingerprint,
+    once it was needed; ``quarantined``: no other grave suspect is running, for which it has waited ``quarantined_s``;
+    ``rung``: what its last attempt found.
     """
 
     __slots__ = (

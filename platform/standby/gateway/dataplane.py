@@ -101,7 +101,12 @@ class DataPlane:
         self.runs = Runs(self.monotonic, options.linger_s, options.kept_s, options.kept_bytes)
         declared = Declared(options.resources)
         understanding = Understanding(
-            self, Components(self, options.resources, options.strict), limits, self.wall, options.authenticator, options.shadow_by_tenants
+            self,
+            Components(self, options.resources, options.strict),
+            limits,
+            self.wall,
+            options.authenticator,
+            options.shadow_by_tenants,
         )
         self.asynchronous = (
             None if options.asynchronous is None else AsyncSide(options.asynchronous, self, understanding, declared)

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -27,7 +27,6 @@ from standby.domain.priority import Priority
 from standby.gateway import sessions
 from standby.gateway.admission import Admission, Verdict
 from standby.gateway.alarm import Alarm
-from standby.gateway.breaker import Phase
 from standby.gateway.grants import Grant, grant_of, in_session
 from standby.gateway.outlook import Outlook
 from standby.gateway.ready_instances import ReadyInstance, ReadyInstances
@@ -154,10 +153,6 @@ class Desk:
         grant = await self.grant(wish)
         return grant if session is None else in_session(grant, session, secrets.token_hex(8), self.wall())
 
-    def alone(self, grant: Grant) -> bool:
-        """Whether no other request of this gateway is in flight at the grant's instance."""
-        return grant.desk.outstanding.get(grant.instance) == 1
-
     def release(self, grant: Grant, result: Result | None = None) -> None:
         """Give the slot back, saying how the request ended where that is known; call exactly once for each grant."""
         if grant.desk is not self:
@@ -209,13 +204,11 @@ class Desk:
         """Return leave to send; see ``acquire``."""
         if self._successor is not None:
             return await self._successor.grant(wish)
-        return self._at_once(wish) or await self._later(wish)
-
-    async def _later(self, wish: Wish) -> Grant:
-        admitted = self._admit(wish)
-        return await self._wait(
-            Waiter(wish, asyncio.get_running_loop().create_future(), self, self._lane(wish), admitted), first=wish.again
-        )
+        granted = self._at_once(wish)
+        if granted is None:
+            admitted, future = self._admit(wish), asyncio.get_running_loop().create_future()
+            granted = await self._wait(Waiter(wish, future, self, self._lane(wish), admitted), first=wish.again)
+        return granted
 
     def join(self, waiter: Waiter, *, first: bool) -> None:
         """Let a request wait here."""
@@ -281,10 +274,10 @@ class Desk:
         """Whether any instance is ready in this gateway's eyes."""
         return bool(self._instances.usable) if self._successor is None else self._successor.has_ready
 
-    def count_breakers(self, counts: dict[Phase, int]) -> None:
-        """Add to ``counts`` the instances that get requests here, by their breakers' phases."""
-        for ready in self._instances.usable.values():
-            counts[ready.breaker.phase] += 1
+    @property
+    def usable(self) -> Iterable[ReadyInstance]:
+        """The instances that get requests here."""
+        return self._instances.usable.values()
 
     def demands(self, gateway: str, boot_id: str, sequence: int) -> tuple[Demand, ...]:
         """Return the desk's state as the messages that the controller reads, one for each engine of the variant."""
@@ -349,9 +342,8 @@ class Desk:
         return grant_of(ready.record, climbed, self, choice, wish, now, spillover=spillover, queue_reason=queue_reason)
 
     def _breaker_opened(self) -> None:
-        # A deleted endpoint's last requests must not give it series again.
+        endpoint = self.route.endpoint
         if not self.closed:
-            endpoint = self.route.endpoint
             metrics.BREAKERS_OPENED.labels(endpoint.tenant, endpoint.name).inc()
 
     def _full(self, ready: ReadyInstance) -> None:

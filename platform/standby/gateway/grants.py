@@ -48,6 +48,11 @@ class Grant(NamedTuple):
     prompt_bytes: int = 0
     node: str = ""
 
+    @property
+    def alone(self) -> bool:
+        """Whether no other request of this gateway is in flight at its instance."""
+        return self.desk.outstanding.get(self.instance) == 1
+
 
 def grant_of(
     record: Instance,

@@ -57,14 +57,14 @@ class PoisonGuard:
 
         ``beside`` is how many were in flight there, of all gateways, this one included.
         """
-        death = self._death(work, grant, read=read)
+        death = Death(grant.instance, grant.epoch, grant.alone, read)
         if beside > 1:
             death = death._replace(alone=False)
         return self.book.died(work.who, self._mark(work), death, self.monotonic())
 
     def faulty(self, work: Work, grant: Grant, *, read: bool) -> None:
         """An engine has answered with a fault of its own: it may be at its end without its socket's telling."""
-        self.book.faulty(work.who, self._mark(work), self._death(work, grant, read=read), self.monotonic())
+        self.book.faulty(work.who, self._mark(work), Death(grant.instance, grant.epoch, grant.alone, read), self.monotonic())
 
     def answered(self, work: Work) -> None:
         """An engine has answered this request."""
@@ -79,7 +79,3 @@ class PoisonGuard:
     def _mark(work: Work) -> str:
         work.mark = work.mark or fingerprint(work.who, work.job.body)
         return work.mark
-
-    @staticmethod
-    def _death(work: Work, grant: Grant, *, read: bool) -> Death:
-        return Death(grant.instance, grant.epoch, work.desk.alone(grant), read)

@@ -18,7 +18,6 @@ from standby.telemetry.spans import Attribute, Span, SpanKind
 if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 
-PATH: Final = "/v1/traces"
 LIMIT_S: Final = 5.0
 
 _REMEDY: Final = "pip install 'standby[otlp]', or unset STANDBY_OTLP_ENDPOINT"
@@ -55,9 +54,10 @@ class Exporter:
         self._client: httpx.Client | None = None
         self._service: Any = service
         self._messages: Any = messages
+        pairs = _Pairs(common, messages)
         # Most attributes come again and again: names of tenants, instances, routes.
-        self._pair: Callable[[str, Attribute], KeyValue] = lru_cache(_REMEMBERED, typed=True)(_Pairs(common))
-        self._resource = resource_pb2.Resource(attributes=[self._pair(name, value) for name, value in resource.items()])
+        self._attribute: Callable[[str, Attribute], bytes] = lru_cache(_REMEMBERED, typed=True)(pairs.encoded)
+        self._resource = resource_pb2.Resource(attributes=[pairs.pair(name, value) for name, value in resource.items()])
         self._scope = common.InstrumentationScope(name="standby", version=resource.get("service.version", ""))
 
     def export(self, spans: Sequence[Span]) -> int:
@@ -102,8 +102,7 @@ class Exporter:
             return 0
 
     def _encoded(self, span: Span) -> Any:
-        pair, messages = self._pair, self._messages
-        encoded = messages.Span(
+        encoded = self._messages.Span(
             trace_id=span.trace.to_bytes(16),
             span_id=span.id.to_bytes(8),
             parent_span_id=span.parent.to_bytes(8) if span.parent else b"",
@@ -112,11 +111,13 @@ class Exporter:
             kind=_KINDS[span.kind],
             start_time_unix_nano=span.began_ns,
             end_time_unix_nano=span.ended_ns,
-            attributes=[pair(name, value) for name, value in span.attributes.items()],
         )
+        attributes = [self._attribute(name, value) for name, value in span.attributes.items()]
         if span.error:
-            encoded.attributes.append(pair("error.type", span.error))
+            attributes.append(self._attribute("error.type", span.error))
             encoded.status.code = _ERROR
+        # Merged as bytes: to copy as many messages takes five times as long.
+        encoded.MergeFromString(b"".join(attributes))
         for event in span.events:
             encoded.events.add(name=event.name, time_unix_nano=event.at_ns)
         for link in span.links:
@@ -128,10 +129,17 @@ class Exporter:
 class _Pairs:
     """Makes attributes."""
 
-    def __init__(self, common: Any) -> None:
+    def __init__(self, common: Any, messages: Any) -> None:
         self._common = common
+        self._messages = messages
 
-    def __call__(self, name: str, value: Attribute) -> KeyValue:
+    def encoded(self, name: str, value: Attribute) -> bytes:
+        """Return a span that has nothing but this attribute, in bytes: merged into another one, it gets it too."""
+        encoded: bytes = self._messages.Span(attributes=[self.pair(name, value)]).SerializeToString()
+        return encoded
+
+    def pair(self, name: str, value: Attribute) -> KeyValue:
+        """Return the attribute as a message."""
         common = self._common
         if isinstance(value, bool):
             held = common.AnyValue(bool_value=value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final
 
 from standby.telemetry.trace_context import Context
 
@@ -10,7 +11,8 @@ _BITS: Final = 64
 _LOWER: Final = (1 << _BITS) - 1
 
 
-class Sampler(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Sampler:
     """``ratio``: share of traces that are kept, 0 to 1. ``callers``: a caller's own decision counts, whichever it is.
 
     Errors and cold starts are kept whatever this says; that is decided where they show themselves.
@@ -18,6 +20,10 @@ class Sampler(NamedTuple):
 
     ratio: float
     callers: bool
+    _below: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_below", round(self.ratio * (1 << _BITS)))
 
     def keeps(self, trace: int, given: Context | None = None) -> bool:
         """Return whether to keep a trace, from its beginning; ``given``: what the caller says.
@@ -27,4 +33,4 @@ class Sampler(NamedTuple):
         """
         if given is not None and self.callers:
             return given.sampled
-        return trace & _LOWER < round(self.ratio * (1 << _BITS))
+        return trace & _LOWER < self._below

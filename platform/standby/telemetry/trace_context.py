@@ -99,7 +99,7 @@ def state_of(values: Iterable[bytes]) -> bytes:
 
 
 def replaced(headers: Headers, context: Context, state: bytes) -> Headers:
-    """Return the headers with this context in place of what they say."""
+    """Return the headers with this context in place of what they say, behind all others: doors look for it there."""
     kept = [header for header in headers if header[0] not in (TRACEPARENT, TRACESTATE)]
     kept.append((TRACEPARENT, written(context)))
     if state:

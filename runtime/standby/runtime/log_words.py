@@ -22,6 +22,8 @@ _ERROR: Final = re.compile(
     r"(?i)\b(error|errors|fail(?:ed|ure)?|fatal|abort(?:ed)?|exception|cannot|can't|could not|unable|invalid|"
     r"no such file|out of memory|not found|terminate called|ggml_assert|denied)\b|\w+(?:Error|Exception)\b"
 )
+# Spans that a collector does not take stop no engine, and vLLM tells of each batch.
+_NO_CAUSE: Final = re.compile(r"(?i)\bexport(?:ing|ed)?\b.{0,40}\bspans?\b|\bspans?\b.{0,40}\bexport")
 _TRACEBACK: Final = "Traceback (most recent call last):"
 # Python programs write who, how bad, when and where before each line, also of a traceback: as vLLM's
 # "(EngineCore pid=12) ERROR 11-29 22:23:57 [core.py:1510] ", or "2026-11-29 22:23:57,115 - ERROR - ".
@@ -48,7 +50,7 @@ def first_error_line(lines: list[str]) -> str:
     """
     told = [_told(_CONTROLS.sub("", line)) for line in lines]
     for position, (level, text) in enumerate(told):
-        if level in _HARMLESS:
+        if level in _HARMLESS or _NO_CAUSE.search(text):
             continue
         if text.startswith(_TRACEBACK):
             return _clean(_raised(told, position))

@@ -141,7 +141,8 @@ async def test_an_agent_is_killed_and_its_successor_finds_gpus(both: Watched) ->
     there, watch = both
     await there.endpoint("survivor", knobs={"spawn_child": True})
     await there.warm("survivor")
-    assert watch.notifications("OrphanFound", "p2") == watch.notifications("TargetDown", "p0") == []
+    for name, severity in (("OrphanFound", "p2"), ("TargetDown", "p0"), ("DeviceCordoned", "p1"), ("DeviceMismatch", "p1")):
+        assert watch.notifications(name, severity) == []
     node = there.stack.children["node"]
     # Its successor sees one card that is fit, and nearly full, and one that is broken.
     node.environment = {**node.environment, "PYTHONPATH": str(SCRIPTED_GPUS)}

@@ -14,6 +14,7 @@ import pytest
 from standby.artifacts.local_s3 import free_ports
 from support.monitoring import needs_prometheus, start
 from support.promql import INFRA
+from support.waiting import until
 
 pytestmark = needs_prometheus
 
@@ -25,6 +26,11 @@ NODE_DOWN = {
     "instance": "a:1",
     "job": "standby",
 }
+
+LAST = (
+    {"alertname": "PendingBacklog", "severity": "p0", "tenant": "t", "endpoint": "last"},
+    {"alertname": "PendingBacklog", "severity": "p1", "tenant": "t", "endpoint": "last"},
+)
 
 
 @pytest.fixture
@@ -79,9 +85,17 @@ async def test_what_another_alert_explains_is_held_back(
     api: httpx.AsyncClient, cause: dict[str, str], effect: dict[str, str], held_back: bool
 ) -> None:
     began = datetime.now(UTC).isoformat()
-    told = await api.post("/api/v2/alerts", json=[{"labels": labels, "startsAt": began} for labels in (cause, effect)])
+    told = await api.post("/api/v2/alerts", json=[{"labels": labels, "startsAt": began} for labels in (cause, effect, *LAST)])
     assert told.status_code == 200, told.text
-    alerts: list[dict[str, Any]] = (await api.get("/api/v2/alerts")).json()
-    (found,) = (one for one in alerts if one["labels"]["alertname"] == effect["alertname"] and one["labels"] == effect)
+    # Causes are taken in one after the other, and a moment after the answer.
+    await until(lambda: shown(api, LAST[1]), "the last cause is known", 10.0)
+    found = await shown(api, effect, held_back=None)
     assert bool(found["status"]["inhibitedBy"]) is held_back
     assert [receiver["name"] for receiver in found["receivers"]] == [effect["severity"]]
+
+
+async def shown(api: httpx.AsyncClient, labels: dict[str, str], held_back: bool | None = True) -> dict[str, Any]:
+    """The alert with these labels, nothing if it is not held back as it should be."""
+    alerts: list[dict[str, Any]] = (await api.get("/api/v2/alerts")).json()
+    (found,) = (one for one in alerts if one["labels"] == {name: value for name, value in labels.items() if value})
+    return found if held_back in (None, bool(found["status"]["inhibitedBy"])) else {}

@@ -1,4 +1,4 @@
-"""What the board shows of a feed that a test writes: movement, crowds, hostile names, keyboards and narrow screens."""
+"""What the board shows of a feed that a test writes: movement, crowds, hostile names, answers and empty lists."""
 
 from __future__ import annotations
 

@@ -164,7 +164,8 @@ async def test_the_log_of_the_life_before_is_kept(there: Deployment) -> None:
     (instance,) = (await there.show("again"))["instances"]
 
     previous = json.loads((await standby(there, "logs", "again", "--previous", "--json")).stdout)
-    few = json.loads((await standby(there, "logs", "again", "-n", "0", "--instance", instance["id"], "--json")).stdout)
+    words = ("logs", "again", "--previous", "-n", "0", "--instance", instance["id"], "--json")
+    few = json.loads((await standby(there, *words)).stdout)
     other = await standby(there, "logs", "again", "--instance", "nobody")
     made = await there.api("POST", "/keys", {"name": "t", "tenant": "123456789012"})
     foreign = await there.call("GET", "/api/v1/endpoints/again/logs", headers={"authorization": f"Bearer {made['api_key']}"})

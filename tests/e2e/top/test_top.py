@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator
+import os
+import pty
+import select
+import sys
+import termios
+import time
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -33,8 +40,11 @@ async def there(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deplo
 
 
 async def standby(there: Deployment, *words: str) -> Result:
-    key = there.stack.headers()["authorization"].removeprefix("Bearer ")
-    return await asyncio.to_thread(CliRunner().invoke, app, ["--url", there.url(), "--key", key, *words])
+    return await asyncio.to_thread(CliRunner().invoke, app, ["--url", there.url(), "--key", key_of(there), *words])
+
+
+def key_of(there: Deployment) -> str:
+    return str(there.stack.headers()["authorization"].removeprefix("Bearer "))
 
 
 async def endpoint(there: Deployment, gateway: int = 0, name: str = "e") -> Json:
@@ -128,10 +138,51 @@ async def test_another_tenant_sees_nothing_of_it(there: Deployment) -> None:
     assert overview["savings"]["held_gb_s"] == 0
 
 
+@pytest.mark.parametrize("ending", ["q", "\x03", "SIGTERM"])
+async def test_it_leaves_the_terminal_as_it_was(there: Deployment, ending: str) -> None:
+    command = ["--url", there.url(), "--key", key_of(there), "top"]
+    with terminal(24, 80) as (ours, theirs):
+        before = termios.tcgetattr(theirs)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "standby.cli.main", *command, stdin=theirs, stdout=theirs, stderr=theirs
+        )
+        shown = await asyncio.to_thread(read_until, ours, b"LAST MINUTE")
+        if ending == "SIGTERM":
+            process.terminate()
+        else:
+            os.write(ours, ending.encode())
+        shown += await asyncio.to_thread(read_until, ours, b"\x1b[?1049l")
+        code = await asyncio.wait_for(process.wait(), 10)
+
+        assert code == 0, shown
+        assert termios.tcgetattr(theirs) == before
+
+
+@contextlib.contextmanager
+def terminal(lines: int, columns: int) -> Iterator[tuple[int, int]]:
+    """A pseudo terminal of this size, as two descriptors."""
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (lines, columns))
+    try:
+        yield ours, theirs
+    finally:
+        os.close(ours)
+        os.close(theirs)
+
+
+def read_until(descriptor: int, mark: bytes) -> bytes:
+    """Read what a program shows until ``mark`` is in it."""
+    shown, end = b"", time.monotonic() + 15
+    while mark not in shown:
+        assert time.monotonic() < end, shown
+        if select.select([descriptor], [], [], 0.1)[0]:
+            shown += os.read(descriptor, 65536)
+    return shown
+
+
 async def test_the_live_screen_outlives_its_gateway(there: Deployment) -> None:
     """It says that the gateway is away, shows what it knew, and goes on by itself when it is back."""
-    key = there.stack.headers()["authorization"].removeprefix("Bearer ")
-    top = Top(await there.api("GET", "/overview"), lambda: Client(Connection(there.url(), key)), 0.25)
+    top = Top(await there.api("GET", "/overview"), lambda: Client(Connection(there.url(), key_of(there))), 0.25)
 
     async with top.run_test(size=(170, 45)) as pilot:
         await until(lambda: top.picture.facts["at"] > 0 and top._lost is None)

@@ -132,7 +132,9 @@ async def test_an_engine_that_is_killed_in_the_middle(place: Place) -> None:
     await client.reader.readuntil(b"data: ")
     place.there.engine_of(instance["id"]).kill()
     top, _, (attempt,), (door,) = await place.told(trace)
-    assert [span.attributes["error.type"] for span in (top, attempt, door)] == ["broken_stream", "engine", "died"]
+    assert (top.attributes["error.type"], top.failed) == ("broken_stream", True)
+    # The door sees its socket close, or hears from the agent, who has seen the process end: whichever is first.
+    assert (attempt.attributes["error.type"], door.attributes["error.type"]) in {("engine", "died"), ("cut", "aborted")}
     assert "first token" in top.events
 
 

@@ -130,6 +130,9 @@ async def test_changes_follow_the_records(control: Control) -> None:
         await control.tables.instances.delete("n1.chat-i1")
         await until(lambda: any(told.get("gone_instances") == ["chat-i1"] for _, told in viewer.told))
 
+    feed = control.context.feed
+    assert feed is not None
+    await until(lambda: not feed.watched, "nothing of the viewer who went away is left")
     (kind, overview), *_ = viewer.told
     assert (kind, overview["endpoints"][0]["rung"]) == ("overview", "cold")
     assert viewer.changes("instances")[0]["words"] == "ready, 0 of 4 slots busy"

@@ -12,7 +12,9 @@ import httpx
 import psutil
 import pytest
 
-from standby.bench.compare.subject_container import Baseline, baseline
+from standby.bench.compare.subject_container import Baseline, ContainerSubject, baseline
+from standby.bench.targets.http import HttpTarget
+from standby.bench.targets.requests import Asking, place_of
 from standby.domain.errors import ConfigurationError
 from support.real_model import real_model_path
 from support.user import PARIS, QUESTION
@@ -63,6 +65,24 @@ async def test_the_baseline_is_not_stopped_under_a_request(program: Baseline) ->
     assert (await asking).status_code == 200
     assert await program.stop_container()
     assert not (await program.status())["running"]
+
+
+async def test_a_baseline_that_is_killed_is_lost_and_says_how(program: Baseline) -> None:
+    target = HttpTarget("baseline", place_of(program.url), "/v1/chat/completions", Asking())
+    subject = ContainerSubject(target, program, "model.gguf", "600ms", LIMIT_S)
+    await _ask(program)
+    engine = next(one for one in _of_the_baseline() if "standby.bench.baseline_engine" in one.cmdline())
+    program.process.kill()
+
+    reached = await subject.to_zero()
+    assert (reached.ok, reached.lost) == (False, True)
+    assert await subject.ended() == "the baseline's program ended with exit code -9"
+    assert (await subject.holding()).gb_s is None
+    await until(lambda: _is_gone(engine), "its engine has died with it", LIMIT_S)
+
+
+async def _is_gone(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
 
 
 async def test_a_model_that_is_none_is_told_to_the_caller(tmp_path: Path) -> None:

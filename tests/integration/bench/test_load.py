@@ -104,8 +104,8 @@ async def test_what_is_sent_asks_for_a_stream_with_its_usage_and_is_marked(serve
 async def test_a_failure_has_its_class_and_the_next_request_goes_well(
     server: LoadedServer, prompt: str, error: ErrorClass, status: int
 ) -> None:
-    plan = Plan(Workload(name="by hand"), [Planned(0.0, prompt, 1, 3), Planned(0.6, "fine", 1, 3)])
-    done = await run(target_at(server.url, timeout_s=0.5), plan)
+    plan = Plan(Workload(name="by hand"), [Planned(0.0, prompt, 1, 3), Planned(0.3, "fine", 1, 3)])
+    done = await run(target_at(server.url, timeout_s=0.25), plan)
     failed, fine = done.samples
     assert (failed.error, failed.status) == (error.value, status)
     assert failed.message

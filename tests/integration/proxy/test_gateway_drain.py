@@ -14,6 +14,7 @@ from botocore.eventstream import EventStreamBuffer
 from standby.gateway.drain import Drained, Ending, GatewayServer, Phase
 from support.door_rig import Rig
 from support.gateway_rig import PATH, GatewayRig, gateway_rig
+from support.prompt_server import PromptGatewayServer
 from support.raw_http import RawAnswer, RawClient
 from support.upstream import Call, until_gone
 from support.waiting import until
@@ -29,7 +30,7 @@ async def draining(rig: Rig, *, grace_s: float, notice_s: float = 0.0, awake: bo
     held: list[GatewayRig] = []
     ending = Ending(waiting=lambda: held[0].desk.queued)
     async with gateway_rig(
-        rig, awake=awake, server_of=lambda config: GatewayServer(config, ending, grace_s=grace_s, notice_s=notice_s)
+        rig, awake=awake, server_of=lambda config: PromptGatewayServer(config, ending, grace_s=grace_s, notice_s=notice_s)
     ) as gateway:
         held.append(gateway)
         yield gateway

@@ -126,6 +126,12 @@ def test_the_figures_can_be_read_from_the_page(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [tmp_path / "page.html"]
 
 
+def test_without_a_rung_known_nothing_is_split_by_it() -> None:
+    run = a_run([a_sample(), a_sample(1.0)])
+
+    assert "By the rung that was found" not in render(bench_page(run, summarize(run), FACTS))
+
+
 def test_an_empty_run_gives_a_page_that_says_so() -> None:
     run = a_run()
     found = seen(render(bench_page(run, summarize(run), FACTS)))
@@ -220,6 +226,11 @@ def test_ticks_reach_the_highest_value(highest: float, last: float) -> None:
     assert found[0] == 0.0
     assert found[-1] == pytest.approx(last)
     assert 2 <= len(found) <= 7
+
+
+@pytest.mark.parametrize("highest", [1, 3, 10, 37])
+def test_ticks_of_counts_are_whole(highest: int) -> None:
+    assert all(value == int(value) for value in ticks(highest, 4, whole=True))
 
 
 @pytest.mark.parametrize(("low", "high"), [(1.0, 1.0), (0.9, 1100.0), (59.0, 3531.0)])

@@ -195,6 +195,11 @@ def test_prices_are_reckoned_or_published_and_say_so() -> None:
     published = rows["the same on SageMaker Serverless"].a
     assert (published.known, published.text) == (Known.PUBLISHED, "$0.01")
     assert "September 2026" in published.note
+    # Of a target whose memory nobody sees its size has to be named.
+    unknown = rows["the same on SageMaker Serverless"].b
+    assert (unknown.known, unknown.text) == (Known.NOT_MEASURED, "not measured")
+    named = rows_of(compared(a_side(), a_side(holding=Holding(words="hidden")), serverless_gb=3))
+    assert named["the same on SageMaker Serverless"].b.text == "$0.03"
 
 
 def test_the_table_is_made_of_a_target_that_was_lost() -> None:

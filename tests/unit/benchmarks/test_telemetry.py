@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -39,14 +40,16 @@ def test_each_figure_is_held_against_its_goal() -> None:
 
 def test_a_part_that_cannot_run_here_misses_nothing() -> None:
     lines, missed = verdicts({"page_kb": None})
-    assert lines == [f"{'page_kb':<18}{'-':>10}  could not be measured here"]
+    assert lines == [f"{'page_kb':<18}{'-':>10}  not measured"]
     assert not missed
 
 
-def test_the_processor_time_of_a_process_grows() -> None:
-    before = processor_ns((os.getpid(),))
-    sum(range(200_000))
-    assert processor_ns((os.getpid(),)) > before
+def test_the_processor_time_is_that_of_the_process() -> None:
+    """The scheduler counts what runs at its ticks, some milliseconds apart."""
+    before, end = processor_ns((os.getpid(),)), time.process_time() + 0.06
+    while time.process_time() < end:
+        pass
+    assert processor_ns((os.getpid(),)) - before >= 30e6
 
 
 def test_what_a_gateway_tells_can_still_be_switched_off() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from standby.console.counts import WINDOW_S, Count, Rates, Windows, merged, percentiles
+from standby.console.counts import WINDOW_S, Count, Rates, Windows, percentiles
 from standby.console.values import SPARK_S
 
 E = ("t", "e")
@@ -115,7 +115,3 @@ def test_percentiles_stay_while_there_is_no_traffic() -> None:
         windows.turn(lambda: {E: [4.0, 0.0, 0.0, 0.0]}, turn * WINDOW_S)
 
     assert windows.of({E: [4.0, 0.0, 0.0, 0.0]})[E] == before
-
-
-def test_histograms_of_several_rungs_are_one() -> None:
-    assert merged([(E, [1.0, 2.0]), (("t", "f"), [5.0, 5.0]), (E, [3.0, 4.0])]) == {E: [4.0, 6.0], ("t", "f"): [5.0, 5.0]}

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pydantic_core
+import pytest
 
 from standby.console.overview import Overview, diff, overview
 from standby.console.rows import Desktop
 from standby.console.values import Facts, Moment, News, Percentiles, Row, Scope, Traffic
 from standby.domain.endpoint import Endpoint, EndpointStatus, Failure
 from standby.domain.instance import Instance, InstanceState
-from standby.domain.node import Node
+from standby.domain.node import Node, NodeMode
 from support.builders import TENANT, an_endpoint, an_instance
 from support.cluster import make_node
 
@@ -84,10 +85,13 @@ def test_an_administrator_may_see_all_tenants_and_the_nodes() -> None:
     assert seen.as_json()["tenant"] == ""
 
 
-def test_nothing_is_told_while_nothing_changes() -> None:
+@pytest.mark.parametrize("state", InstanceState)
+def test_nothing_is_told_while_nothing_changes(state: InstanceState) -> None:
     """Words name no durations, so that a quiet platform sends nothing however much time passes."""
     watcher = Watcher()
-    records = ([an_endpoint()], [an_instance(state=InstanceState.ASLEEP)], [make_node("n1")])
+    failure = Failure(reason="no such file", at=1.0, next_retry_at=5000.0)
+    instance = an_instance(state=state, failure=failure, drain_until=4000.0, progress=0.5)
+    records = ([an_endpoint()], [instance], [make_node("n1", mode=NodeMode.DRAINING)])
 
     before, after = watcher.sees(*records, at=1.0), watcher.sees(*records, at=3600.0)
 

@@ -239,13 +239,13 @@ async def test_only_whoever_is_alone_at_an_instance_is_said_to_be() -> None:
     rig = Rig()
     rig.ready(slots=2)
     first = await rig.ask()
-    assert rig.desk.alone(first)
+    assert first.alone
     second = await rig.ask()
-    assert not rig.desk.alone(first)
+    assert not first.alone
     rig.desk.release(second)
-    assert rig.desk.alone(first)
+    assert first.alone
     rig.desk.release(first)
-    assert not rig.desk.alone(first)
+    assert not first.alone
 
 
 async def test_a_grant_says_where_why_and_with_what() -> None:

@@ -34,6 +34,18 @@ def test_the_first_error_line_is_taken_and_not_the_summary_at_the_end() -> None:
     assert first_error_line(lines) == "E load: tensor 'output' not found"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Transient error ConnectionError(...) encountered while exporting spans batch, retrying in 1.05s.",
+        "Failed to export spans batch due to timeout, max retries or shutdown.",
+        "Failed to export span batch code: 503, reason: ",
+    ],
+)
+def test_a_collector_that_is_away_is_no_cause(line: str) -> None:
+    assert first_error_line([line, "RuntimeError: out of memory"]) == "RuntimeError: out of memory"
+
+
 def test_of_a_traceback_the_exception_is_taken() -> None:
     lines = ["Traceback (most recent call last):", '  File "x.py", line 1, in <module>', "    boom()", "OSError: disk on fire"]
     assert first_error_line(lines) == "OSError: disk on fire"

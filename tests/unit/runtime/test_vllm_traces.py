@@ -44,6 +44,7 @@ def test_it_is_told_where_a_collector_is(ledger: ProcessLedger, spec: EngineSpec
     assert command(ledger, spec, ALL, URL)[-2:] == ["--otlp-traces-endpoint", URL]
     assert vllm_traces.environment(URL, spec) == {
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "1",
         "OTEL_TRACES_SAMPLER": "parentbased_always_off",
         "OTEL_SERVICE_NAME": "vllm",
         "OTEL_RESOURCE_ATTRIBUTES": "standby.instance=i-1,standby.epoch=3",

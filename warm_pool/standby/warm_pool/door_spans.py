@@ -51,7 +51,7 @@ class Noted(DoorTrace):
         self._first: float | None = None
         self._fault = ""
 
-    def known(self, lines: Headers) -> Headers:
+    def told(self, lines: Headers) -> Headers:
         """Return the headers that the engine gets."""
         return replaced(lines, self._parent._replace(span=self._own), state_of(v for name, v in lines if name == STATE))
 
@@ -102,8 +102,11 @@ class DoorTraces:
     wall: Callable[[], float]
 
     def begin(self, lines: Headers, gate: Gate) -> Noted | None:
-        """Return what notes a request that is let in; None where its gateway does not keep its trace."""
-        for name, value in lines:
+        """Return what notes a request that is let in; None where its gateway does not keep its trace.
+
+        A gateway that traces writes both headers last; most requests have none, and their lines need not be looked through.
+        """
+        for name, value in lines[-2:]:
             if name == TRACEPARENT:
                 parent = parse(value)
                 return Noted(self, parent, gate) if parent is not None and parent.sampled else None

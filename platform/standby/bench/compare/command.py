@@ -90,6 +90,10 @@ def compare(
     profile: Annotated[str | None, typer.Option(help="Of AWS's configuration.", rich_help_panel=_TARGETS)] = None,
     slo_ttft: Annotated[str, typer.Option(help="Bound of the first token.", rich_help_panel=_REPORT)] = "1s",
     slo_e2e: Annotated[str | None, typer.Option(help="Bound of the whole answer.", rich_help_panel=_REPORT)] = None,
+    serverless_gb: Annotated[
+        int | None,
+        typer.Option(min=1, max=6, help="SageMaker's memory size for its price; default: what fits.", rich_help_panel=_REPORT),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.", rich_help_panel=_REPORT)] = False,
     html_file: Annotated[Path | None, typer.Option("--html", help="Write a page here.", rich_help_panel=_REPORT)] = None,
 ) -> None:
@@ -154,6 +158,7 @@ def compare(
     sides = (asked(a, options, session), asked(b, options, session))
     said = Console(stderr=True, highlight=False)
     compared = measure(sides, course, options, slo, session, lambda line: said.print(f"[dim]{escape(line)}[/]", soft_wrap=True))
+    compared = compared.model_copy(update={"serverless_gb": serverless_gb})
     rows = table(compared, prices)
     if json or session.json:
         typer.echo(_document(compared, rows))

@@ -16,6 +16,7 @@ from standby.bench.report_samples import histogram, percentile_curves
 from standby.bench.values import Sample
 
 _MOST_STARTS: Final = 12
+_MOST_DATA: Final = 5000
 
 
 def compare_page(compared: Comparison, rows: Sequence[Row]) -> Page:
@@ -37,8 +38,15 @@ def compare_page(compared: Comparison, rows: Sequence[Row]) -> Page:
         ),
         footer=f"Latencies count from the moment in which a request was due. Ratios come with the interval that holds them in "
         f"95 of 100 cases (bootstrap); below {FEWEST} values on a side nothing is claimed.",
-        data=compared.model_dump(mode="json"),
+        data=_data(compared),
     )
+
+
+def _data(compared: Comparison) -> object:
+    """Return everything for programs; of very many requests only what acts measured, or the page would be slow to open."""
+    many = sum(len(side.samples) for side in compared.sides) > _MOST_DATA
+    exclude = {"a": {"samples"}, "b": {"samples"}} if many else None
+    return compared.model_dump(mode="json", exclude=exclude)
 
 
 def banners(compared: Comparison) -> list[Part]:
@@ -56,7 +64,7 @@ def banners(compared: Comparison) -> list[Part]:
 
 def _tiles(rows: Sequence[Row]) -> list[Part]:
     """Return the few rows that most people look for, where both sides have them."""
-    wanted = {"cold start to the first token", "first token, P50, warm", "first token, P95, warm", "price of 1,000 requests"}
+    wanted = {"cold start to the first token", "first token, P50, warm", "first token, P95, warm"}
     both = [row for row in rows if row.name in wanted and Known.NOT_MEASURED not in {row.a.known, row.b.known}]
     items = tuple((f"{row.a.text} | {row.b.text}", f"{row.name}: A | B", row.verdict) for row in both)
     return [Tiles(items)] if items else []
@@ -131,7 +139,9 @@ def _cold(compared: Comparison) -> Section:
     return Section(
         "Cold starts",
         (
-            Bars("To the first token, by phase, medians", medians),
+            Bars(
+                "To the first token, by phase, medians", medians, note="Each phase's own median: their sum is about the whole."
+            ),
             Bars("Each of them", each, note="A start whose answer names no phases is shown whole."),
         ),
     )

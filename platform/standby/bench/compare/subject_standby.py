@@ -16,11 +16,13 @@ from standby.bench.compare.values import Holding, Reached
 from standby.bench.load import Target
 from standby.bench.session import Session
 from standby.domain.errors import NotFound, StandbyError
+from standby.domain.instance import InstanceState
 from standby.host.tasks import end
 
 _LOOK_S: Final = 0.5
 _REST_S: Final = 0.05
 _FALL_S: Final = 0.02
+_READY: Final = InstanceState.READY.value
 
 
 class Caller(Protocol):
@@ -45,6 +47,7 @@ class StandbySubject:
     evict: bool = False
     looks: list[Look] = field(default_factory=list)
     _refused: str = ""
+    _ready: int = 0
     _began: float = field(default_factory=time.monotonic)
 
     @property
@@ -75,7 +78,7 @@ class StandbySubject:
         except StandbyError as error:
             return Reached(ok=False, words=f"the gateway does not say on which rung it is: {error}", lost=True)
         if took_s is None:
-            return Reached(ok=seen != "ready", words=f"{seen} after {self.limit_s:g} s of waiting for {self.rung}")
+            return Reached(ok=seen != _READY, words=f"{seen} after {self.limit_s:g} s of waiting for {self.rung}")
         words = f"waited for the rung {self.rung}: its own policy let it fall"
         if not self.evict:
             return Reached(ok=True, words=words)
@@ -86,13 +89,14 @@ class StandbySubject:
         return Reached(ok=True, words=f"{words}; the model was thrown out of the nodes' caches")
 
     async def falling(self) -> Reached:
-        """Wait until it is not ready any more."""
-        seen = ""
+        """Wait until an instance that was ready is so no more."""
+        seen, most = "", 0
 
         async def fell() -> bool:
-            nonlocal seen
+            nonlocal seen, most
             seen = await self._state()
-            return seen != "ready"
+            most = max(most, self._ready)
+            return self._ready < most or not self._ready
 
         try:
             took_s = await looked_until(fell, self.limit_s, _FALL_S)
@@ -100,7 +104,8 @@ class StandbySubject:
             return Reached(ok=False, words=f"the gateway does not say when it falls: {error}", lost=True)
         if took_s is None:
             return Reached(ok=False, words=f"still ready after {self.limit_s:g} s without a request")
-        return Reached(ok=True, words=seen)
+        left = f"{self._ready} of {most} instances still ready" if self._ready else seen
+        return Reached(ok=True, words=left)
 
     async def ended(self) -> str:
         """Return what the gateway says of the endpoint, where that explains it."""
@@ -146,6 +151,7 @@ class StandbySubject:
             raise
         state = str(instances[0]["state"]) if instances else NOTHING
         held = sum(int(one["resident_bytes"]) for one in instances)
+        self._ready = sum(one["state"] == _READY for one in instances)
         self.looks.append(Look(time.monotonic() - self._began, state, held))
         return state
 

@@ -196,9 +196,14 @@ def _prices(compared: Comparison, prices: ConsoleSettings) -> list[Row]:
         good = [one.e2e_s for one in side.samples if one.ok]
         if not good:
             return _missing(side, Act.WARM)
-        size = serverless_size(Memory(host=side.holding.awake_bytes or 0))
+        size, awake = compared.serverless_gb, side.holding.awake_bytes
+        if size is None and awake is None:
+            why = "its memory is not known; --serverless-gb names SageMaker's size"
+            return Figure(text="not measured", known=Known.NOT_MEASURED, note=why)
+        size = size or serverless_size(Memory(host=awake or 0))
         usd = sum(good) / len(good) * size * prices.usd_serverless_gb_second * 1000
-        note = f"{PUBLISHED}: ${prices.usd_serverless_gb_second:g} for a GB and second; {size} GB; the durations measured here"
+        rate = f"{prices.usd_serverless_gb_second:.8f}".rstrip("0")
+        note = f"{PUBLISHED}: ${rate} for a GB and second; {size} GB; for the durations measured here"
         return Figure(text=_usd(usd), known=Known.PUBLISHED, note=note)
 
     return [

@@ -134,6 +134,7 @@ class Comparison(Value):
     slo: Slo = Slo()
     a: Side
     b: Side
+    serverless_gb: int | None = Field(default=None, description="SageMaker's memory size to reckon with; None: what fits")
     interrupted: bool = False
     machine: tuple[tuple[str, str], ...] = ()
 

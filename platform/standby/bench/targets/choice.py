@@ -44,9 +44,9 @@ class TargetOptions:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The target; ``ours``: it is the session's gateway, which can be asked about the requests. ``notes`` are for the report.
+    """The target; ``ours``: it is the session's gateway, which can be asked about the requests.
 
-    ``endpoint``: its name there, where one is known.
+    ``endpoint``: its name there, where one is known; ``notes`` are for the report.
     """
 
     target: Target

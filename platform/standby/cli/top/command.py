@@ -22,8 +22,9 @@ def top(
 ) -> None:
     """Watch endpoints, instances on the ladder, nodes and decisions live; q ends it, the keys stand in the last line.
 
-    Rates, errors and percentiles are those of the gateway that is asked; what runs and waits is all gateways'. --json
-    prints the whole once, as GET /api/v1/overview has it.
+    Requests, errors, tokens and percentiles are those of the gateway that is asked; what runs, waits and comes is all's.
+
+    --json prints all of it once, as GET /api/v1/overview answers.
 
     Example: standby top --once --json
     """

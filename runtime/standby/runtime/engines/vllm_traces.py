@@ -34,6 +34,8 @@ def environment(url: str | None, spec: EngineSpec) -> dict[str, str]:
         return {}
     return {
         "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+        # A collector that is away must not hold up an engine that is told to end.
+        "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT": "1",
         "OTEL_TRACES_SAMPLER": "parentbased_always_off",
         "OTEL_SERVICE_NAME": "vllm",
         "OTEL_RESOURCE_ATTRIBUTES": f"standby.instance={spec.instance},standby.epoch={spec.epoch}",
