@@ -20,7 +20,7 @@ from support.aws_gateway import ONE, TWO, AwsGateway, aws_gateway
 from support.control_rig import ROLE, SERVERLESS, Artifacts, CrashingNode, controller_and_node
 from support.waiting import until
 
-POLL = {"Delay": 1, "MaxAttempts": 15}
+POLL = {"Delay": 0.1, "MaxAttempts": 150}
 
 
 @dataclass

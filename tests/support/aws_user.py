@@ -30,7 +30,7 @@ REAL = "s3://models/smollm2/"
 BODY = json.dumps({"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 24}).encode()
 STREAM = json.dumps({"messages": [{"role": "user", "content": QUESTION}], "stream": True}).encode()
 # AWS's waiters look every 30 seconds; only the pace is ours.
-PACE = {"Delay": 1, "MaxAttempts": 30}
+PACE = {"Delay": 0.1, "MaxAttempts": 300}
 CLIENTS = BIN.parent / "clients" / "bin"
 
 

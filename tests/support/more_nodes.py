@@ -18,7 +18,7 @@ async def more_nodes(there: Deployment, *names: str) -> AsyncIterator[dict[str, 
     async with AsyncExitStack() as cleanup:
         nodes: dict[str, Child] = {}
         for name in names:
-            own = {"STANDBY_NODE_NAME": name, "STANDBY_STATE_DIR": str(state.root / name)}
+            own = {"STANDBY_NODE_NAME": name, "STANDBY_STATE_DIR": str(state.root / name), "STANDBY_METRICS_PORT": "0"}
             nodes[name] = Child(f"node {name}", ["node"], {**first, **own}, state.logs / f"{name}.log", 20.0)
             cleanup.push_async_callback(nodes[name].stop)
             await nodes[name].start()

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from standby.bus.connection import Bus
 from standby.bus.embedded import EmbeddedNats
 from standby.bus.settings import BusSettings
+
+_MEMORY: Final = Path("/dev/shm")
+_ROOM_BYTES: Final = 2 << 30
 
 
 class NatsServer:
@@ -129,10 +133,23 @@ class Link:
 
 @asynccontextmanager
 async def nats_server(tmp_path: Path) -> AsyncIterator[NatsServer]:
-    """Start a server on a free port with its state below ``tmp_path``; ended at the end."""
-    server = NatsServer(tmp_path / "nats")
-    await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop()
+    """Start a server on a free port with its state in memory, or below ``tmp_path`` without room there; ended at the end.
+
+    It waits for the disk at each write, and memory outlives a killed server as a disk does.
+    """
+    with _quick_folder(tmp_path) as folder:
+        server = NatsServer(folder / "nats")
+        await server.start()
+        try:
+            yield server
+        finally:
+            await server.stop()
+
+
+@contextlib.contextmanager
+def _quick_folder(otherwise: Path) -> Iterator[Path]:
+    if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _ROOM_BYTES:
+        yield otherwise
+        return
+    with tempfile.TemporaryDirectory(prefix="nats-", dir=_MEMORY) as folder:
+        yield Path(folder)

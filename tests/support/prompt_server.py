@@ -19,7 +19,7 @@ class _HearsAtOnce(uvicorn.Server):
         self._told = asyncio.Event()
         super().__init__(config, *more, **options)
 
-    @property  # type: ignore[override] # a plain attribute of uvicorn's
+    @property
     def should_exit(self) -> bool:
         return self._told.is_set()
 

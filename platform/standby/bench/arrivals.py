@@ -55,9 +55,8 @@ def ladder(rates: Sequence[float], step_s: float, chance: random.Random, most: i
 
 
 def inside_minutes(counts: Iterable[int], chance: random.Random) -> Iterator[float]:
-    """Yield as many random moments inside each minute as its count says, in order."""
-    drawn = (sorted(chance.random() for _ in range(count)) for count in counts)
-    return (60.0 * (minute + part) for minute, parts in enumerate(drawn) for part in parts)
+    """Yield as many random moments inside each minute as its count says, in order; never more in memory than one."""
+    return (60.0 * (minute + part) for minute, count in enumerate(counts) for part in _in_order(count, chance))
 
 
 def bounded(moments: Iterable[float], *, duration_s: float | None, count: int | None) -> list[float]:
@@ -65,6 +64,17 @@ def bounded(moments: Iterable[float], *, duration_s: float | None, count: int | 
     if duration_s is not None:
         moments = itertools.takewhile(lambda moment: moment < duration_s, moments)
     return list(itertools.islice(moments, count))
+
+
+def _in_order(count: int, chance: random.Random) -> Iterator[float]:
+    """Yield ``count`` uniform parts of 1 in order, each drawn as the least of those that are left.
+
+    A trace may say that there were 10^15: drawn at once and sorted they would be all the memory that there is.
+    """
+    at = 0.0
+    for left in range(count, 0, -1):
+        at += (1.0 - at) * (1.0 - (1.0 - chance.random()) ** (1.0 / left))
+        yield at
 
 
 def _after_gaps(gaps: Iterator[float]) -> Iterator[float]:

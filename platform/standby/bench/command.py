@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json as jsons
+import os
 import resource
 import signal
 import sys
@@ -22,7 +23,7 @@ from rich.progress import Progress as Bar
 
 from standby.bench.files import document, write_csv, write_json
 from standby.bench.load import MAX_IN_FLIGHT, OnProgress, Progress, run_load
-from standby.bench.lookups import completed
+from standby.bench.lookups import completed, with_note
 from standby.bench.report import write_bench_page
 from standby.bench.session import Session, session_of
 from standby.bench.statistics import summarize
@@ -184,7 +185,7 @@ def bench(
             seed=seed,
         )
     )
-    slo = Slo(ttft_s=_bound(slo_ttft), tpot_s=_bound(slo_tpot), e2e_s=_bound(slo_e2e))
+    slo = Slo(ttft_s=_bound("--slo-ttft", slo_ttft), tpot_s=_bound("--slo-tpot", slo_tpot), e2e_s=_bound("--slo-e2e", slo_e2e))
     _check_files(json_file, csv_file, html_file)
     chosen = choose(
         target,
@@ -251,11 +252,21 @@ async def _measured(chosen: Chosen, plan: Plan, session: Session, max_in_flight:
     finally:
         await chosen.target.close()
     run = run.model_copy(update={"notes": (*run.notes, *chosen.notes)})
-    return await completed(run, session) if chosen.ours else run
+    return await looked_up(run, session) if chosen.ours else run
+
+
+async def looked_up(run: Run, session: Session) -> Run:
+    """Return the run with what the gateway knows of it; Ctrl-C leaves that out: the run itself is measured already."""
+    looking = asyncio.create_task(completed(run, session))
+    with _on_interrupt(looking.cancel):
+        await asyncio.wait({looking})
+    if looking.cancelled():
+        return with_note(run, "stopped while the gateway was asked where slow requests waited")
+    return looking.result()
 
 
 @contextmanager
-def _on_interrupt(act: Callable[[], None]) -> Iterator[None]:
+def _on_interrupt(act: Callable[[], object]) -> Iterator[None]:
     """Have Ctrl-C call ``act`` instead of ending everything with nothing to show."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals come to the main thread only
@@ -321,10 +332,15 @@ def _write(
 
 
 def _check_files(*paths: Path | None) -> None:
-    """A run of an hour must not end at a folder that does not exist."""
-    for path in paths:
-        if path is not None and (not path.absolute().parent.is_dir() or path.is_dir()):
-            raise InvalidInput(f"{path} cannot be written", remedy="give a path in a folder that exists")
+    """A run of an hour must not end at a folder that does not exist, or overwrite one of its files with the other."""
+    given = [path.absolute() for path in paths if path is not None and path != _STDOUT]
+    for path in given:
+        if not path.parent.is_dir() or path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise InvalidInput(f"{path} cannot be written", remedy="give a path in a folder that exists and that you may write")
+    if len(set(given)) < len(given):
+        raise InvalidInput("two of --json, --csv and --html name the same file", remedy="give each its own")
+    if _STDOUT in paths[1:]:
+        raise InvalidInput("only --json can go to standard output", remedy="give --csv and --html paths of files")
 
 
 def _rates(text: str | None) -> tuple[float, ...]:
@@ -336,8 +352,8 @@ def _rates(text: str | None) -> tuple[float, ...]:
         raise InvalidInput(f"--ladder {text!r} is not understood", remedy="give rates with commas, e.g. 1,2,4,8") from None
 
 
-def _bound(text: str | None) -> float | None:
-    return None if text is None else parse_duration(text)
+def _bound(option: str, text: str | None) -> float | None:
+    return None if text is None else _bounded(option, text)
 
 
 def _bounded(option: str, text: str) -> float:

@@ -11,6 +11,8 @@ from standby.bench.values import Run, Sample, Summary
 from standby.domain.errors import InvalidInput
 from standby.domain.values import Value
 
+_FORMULAS: Final = frozenset("=+-@")
+
 COLUMNS: Final = (
     "target",
     "step",
@@ -71,18 +73,18 @@ def write_csv(run: Run, path: Path) -> None:
 def _rows(run: Run) -> Iterator[tuple[object, ...]]:
     for sample in run.samples:
         yield (
-            sample.target,
+            _plain(sample.target),
             run.steps[sample.step] if run.steps else "",
             *(_rounded(value) for value in (sample.due_s, sample.lag_s, sample.ttft_s, sample.tpot_s, sample.e2e_s)),
             _rounded(sample.waited_s),
-            sample.rung,
+            _plain(sample.rung),
             sample.status,
             sample.error,
             sample.prompt_tokens,
             sample.completion_tokens,
             _plain(sample.request_id),
             sample.trace_id,
-            _phases(sample),
+            _plain(_phases(sample)),
             _plain(sample.message),
         )
 
@@ -96,8 +98,8 @@ def _rounded(value: float | None) -> str:
 
 
 def _plain(text: str) -> str:
-    # What a server said must not be a formula where a spreadsheet opens the file.
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") else text
+    # What a server said must not be a formula where a spreadsheet opens the file; some look behind spaces.
+    return f"'{text}" if text.lstrip()[:1] in _FORMULAS or text[:1] in ("\t", "\r", "\n") else text
 
 
 def _unwritable(path: Path, error: OSError) -> InvalidInput:

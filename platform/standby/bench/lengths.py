@@ -15,6 +15,8 @@ from standby.domain.errors import InvalidInput
 Draw = Callable[[random.Random], int]
 
 MOST_TOKENS: Final = 1_000_000
+MOST_SIGMA: Final = 10.0
+"""With it one length in six is e^10 times the median; beyond 100 some would be no numbers."""
 _TEXT_WORDS: Final = 1 << 16
 _FORMS: Final = "a number (128), a range (16-512), normal:MEAN,DEVIATION or lognormal:MEDIAN,SIGMA"
 _DRAWN: Final = re.compile(r"(normal|lognormal):([0-9.]+),([0-9.]+)")
@@ -49,7 +51,10 @@ def parse_lengths(text: str, option: str) -> Lengths:
         low, high = int(span[1]), int(span[2])
         return Lengths(cleaned, lambda chance: chance.randint(low, high))
     if drawn := _DRAWN.fullmatch(cleaned):
-        return _drawn(cleaned, drawn[1], _number(drawn[2], text, option), _number(drawn[3], text, option))
+        middle, spread = _number(drawn[2], text, option), _number(drawn[3], text, option)
+        if drawn[1] == "lognormal" and spread > MOST_SIGMA:
+            raise InvalidInput(f"{option} {text!r}: a sigma of {spread:g} is not possible", remedy=f"give 0 to {MOST_SIGMA:g}")
+        return _drawn(cleaned, drawn[1], middle, spread)
     raise InvalidInput(f"{option} {text!r} is not understood", remedy=f"give {_FORMS}, of 1 to {MOST_TOKENS} tokens")
 
 

@@ -198,7 +198,8 @@ def _notes(load: _Load, stop: asyncio.Event, left: int) -> list[str]:
     notes = []
     if stop.is_set():
         unsent = len(load.samples) - load.sent - load.not_sent
-        notes.append(f"stopped before its end: {unsent} requests of the plan were not sent")
+        sent = f"{unsent} requests of the plan were not sent" if unsent else "all requests of the plan were sent"
+        notes.append(f"stopped before its end: {sent}")
     if left:
         notes.append(f"{left} requests were still unanswered when it was stopped; they are in no number")
     if load.not_sent:

@@ -41,13 +41,19 @@ async def completed(run: Run, session: Session) -> Run:
             records = await asyncio.gather(*(_record(client, run.samples[number], turn) for number in asked))
             endpoints = sorted({str(record["endpoint"]) for record in records if record is not None})
             activations = [event for endpoint in endpoints for event in await _activations(client, endpoint)]
-    except StandbyError as error:
-        return run.model_copy(update={"notes": (*run.notes, f"the gateway did not say where slow requests waited: {error}")})
-    samples = list(run.samples)
-    for number, record in zip(asked, records, strict=True):
-        if record is not None:
-            samples[number] = with_record(samples[number], record, activations)
+        samples = list(run.samples)
+        for number, record in zip(asked, records, strict=True):
+            if record is not None:
+                samples[number] = with_record(samples[number], record, activations)
+    except (StandbyError, KeyError, TypeError, ValueError) as error:
+        # The last three: a gateway of another version, or whoever answers in its place. The run itself is whole.
+        return with_note(run, f"the gateway did not say where slow requests waited: {error or type(error).__name__}")
     return run.model_copy(update={"samples": tuple(samples)})
+
+
+def with_note(run: Run, note: str) -> Run:
+    """Return the run with one note more."""
+    return run.model_copy(update={"notes": (*run.notes, note)})
 
 
 def _lacks(sample: Sample) -> bool:
@@ -76,10 +82,16 @@ def with_record(sample: Sample, record: Mapping[str, Any], activations: Sequence
         return sample
     if waited_s < _NO_WAIT_S:
         return sample._replace(rung=Rung.READY.label)
-    instance, granted_at = record["attempts"][-1]["instance"], record["arrived_at"] + waited_s
-    for event in activations:
-        if event["instance"] == instance and event["ok"] and abs(event["at"] - granted_at) <= _CLOCKS_S:
-            climb = event["activation"]
-            phases = tuple((str(name), float(ms)) for name, ms in climb["phases_ms"].items())
-            return sample._replace(rung=Rung(climb["from_rung"]).label, phases_ms=phases)
-    return sample
+    instance, arrived_at = record["attempts"][-1]["instance"], record["arrived_at"]
+    climbs = [event for event in activations if event["instance"] == instance and event["ok"]]
+    earlier = [event for event in climbs if event["at"] <= arrived_at + waited_s + _CLOCKS_S]
+    if not earlier:
+        return sample
+    last = max(earlier, key=lambda event: float(event["at"]))
+    if last["at"] < arrived_at:
+        # It was up when the request came: what that waited for was a slot, behind others.
+        return sample._replace(rung=Rung.READY.label)
+    # Whatever brought the instance up while the request waited is what it was served from, as the gateway's answers say it.
+    climb = last["activation"]
+    phases = tuple((str(name), float(ms)) for name, ms in climb["phases_ms"].items())
+    return sample._replace(rung=Rung(climb["from_rung"]).label, phases_ms=phases)

@@ -12,7 +12,8 @@ from standby.bench.values import Generator, Goodput, Latencies, Percentiles, Run
 
 UNKNOWN_RUNG: Final = "unknown"
 
-# A generator may be this late at its 99th percentile: more would be seen in the latencies that it tells.
+# A generator may be this late at its 99th percentile: more would be seen in the latencies that it tells. The share is of the
+# shortest of them, the median time to the first token: an answer of ten seconds would excuse half a second.
 MOST_LAG_S: Final = 0.005
 MOST_LAG_SHARE: Final = 0.05
 
@@ -21,6 +22,7 @@ def summarize(run: Run, slo: Slo | None = None) -> Summary:
     """Return the numbers of a run; an empty one has zero counts, and None wherever there is nothing to measure."""
     good = [sample for sample in run.samples if sample.ok]
     failed = [sample for sample in run.samples if not sample.ok]
+    everything = latencies(good)
     completion = sum(sample.completion_tokens for sample in good)
     examples: dict[str, str] = {}
     for sample in failed:
@@ -42,11 +44,11 @@ def summarize(run: Run, slo: Slo | None = None) -> Summary:
         errors=dict(Counter(sample.error for sample in failed).most_common()),
         error_examples=examples,
         statuses=dict(sorted(Counter(sample.status for sample in run.samples).items())),
-        all=latencies(good),
+        all=everything,
         by_rung={rung: latencies(group) for rung, group in sorted(by_rung(good).items())},
         by_step=_steps(run),
         goodput=None if slo is None or not slo.bounded else goodput(run, slo),
-        generator=_generator(run, good),
+        generator=_generator(run, everything),
         tail=tail_of(good),
         notes=run.notes,
     )
@@ -134,12 +136,12 @@ def _steps(run: Run) -> tuple[Step, ...]:
     return tuple(steps)
 
 
-def _generator(run: Run, good: Sequence[Sample]) -> Generator:
+def _generator(run: Run, measured: Latencies) -> Generator:
     lag = percentiles(sample.lag_s for sample in run.samples)
-    median_s = nearest_rank(sorted(sample.e2e_s for sample in good), 50) if good else 0.0
-    allowed_s = max(MOST_LAG_S, MOST_LAG_SHARE * median_s)
+    medians = [latency.p50 for latency in (measured.ttft, measured.e2e) if latency.p50 is not None]
+    allowed_s = max(MOST_LAG_S, MOST_LAG_SHARE * min(medians, default=0.0))
     invalid = ""
-    if lag.p99 is not None and lag.p99 > allowed_s:
+    if measured.requests and lag.p99 is not None and lag.p99 > allowed_s:
         invalid = (
             f"the generator was late: one request in a hundred went out {lag.p99 * 1000:.1f} ms or more after it was due, "
             f"where {allowed_s * 1000:.1f} ms is the most. The latencies are the generator's, too: ask for less, or use a "

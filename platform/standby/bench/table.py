@@ -37,8 +37,9 @@ def _head(summary: Summary) -> Iterator[str]:
     yield f"[bold]{escape(summary.target)}[/]: {escape(summary.workload.name)}, seed {summary.workload.seed}"
     failed = f", [red]{summary.failed} failed[/]" if summary.failed else ", none failed"
     unsent = f", {summary.not_sent} not sent" if summary.not_sent else ""
-    yield f"{summary.requests} requests in {summary.seconds:.1f} s: {summary.ok} answered{failed}{unsent}"
-    if summary.requests_per_s is not None and summary.tokens_per_s is not None:
+    requests = "1 request" if summary.requests == 1 else f"{summary.requests} requests"
+    yield f"{requests} in {summary.seconds:.1f} s: {summary.ok} answered{failed}{unsent}"
+    if summary.ok and summary.requests_per_s is not None and summary.tokens_per_s is not None:
         yield (
             f"{summary.requests_per_s:.2f} answers/s, {summary.tokens_per_s:.1f} tokens/s "
             f"({summary.prompt_tokens} tokens in, {summary.completion_tokens} out)"

@@ -13,14 +13,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from standby.bench.arrivals import inside_minutes
+from standby.bench.lengths import MOST_TOKENS
 from standby.domain.errors import InvalidInput
 
 COUNTS: Final = ("function", "mean_duration_ms")
 CALLS: Final = ("app", "func", "end_timestamp", "duration")
 REQUESTS: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+
+
+class _Lines(Protocol):
+    """What ``csv.reader`` returns."""
+
+    @property
+    def line_num(self) -> int: ...
+
+    def __next__(self) -> list[str]: ...
 
 
 class Recorded(NamedTuple):
@@ -37,17 +47,11 @@ def read_trace(path: Path, chance: random.Random, *, function: str | None = None
     Counts per minute become random moments inside their minutes. Raises InvalidInput naming the line and what is wrong there.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = csv.reader(file)
-            header = tuple(cell.strip() for cell in next(lines, ()))
-            rows = ((number, line) for number, line in enumerate(lines, start=2) if line)
-            found = list(islice(_read(path, header, rows, chance, function), most))
+        # Bytes that are no UTF-8 are seen where they stand: a decoder that stops at them knows no lines.
+        with path.open(newline="", encoding="utf-8-sig", errors="surrogateescape") as file:
+            found = list(islice(_requests_of(path, csv.reader(file), chance, function), most))
     except OSError as error:
         raise InvalidInput(f"trace {path} cannot be read: {error.strerror}", remedy="check the path") from error
-    except UnicodeDecodeError as error:
-        raise InvalidInput(f"trace {path} is no text: byte {error.start} is not UTF-8", remedy="unpack it first") from error
-    except csv.Error as error:
-        raise InvalidInput(f"trace {path} is no CSV: {error}", remedy="give plain CSV") from error
     if not found:
         of = "" if function is None else f" of function {function!r}"
         raise InvalidInput(f"trace {path} has no request{of}", remedy="give another trace or another --function")
@@ -61,6 +65,31 @@ def replayed(requests: Sequence[Recorded], *, speed: float, duration_s: float | 
         raise InvalidInput(f"a speed of {speed:g} is not possible", remedy="give --speed above 0; 10 is ten times as fast")
     hurried = (request._replace(at_s=request.at_s / speed) for request in requests)
     return [request for request in hurried if duration_s is None or request.at_s < duration_s][:limit]
+
+
+def _requests_of(path: Path, lines: _Lines, chance: random.Random, function: str | None) -> Iterator[Recorded]:
+    rows = _rows(path, lines)
+    header = tuple(cell.strip() for cell in next(rows, (1, []))[1])
+    return _read(path, header, rows, chance, function)
+
+
+def _rows(path: Path, lines: _Lines) -> Iterator[tuple[int, list[str]]]:
+    """Yield the lines that hold something, with their numbers in the file."""
+    while True:
+        try:
+            line = next(lines)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise _bad(path, lines.line_num, f"no CSV: {error}", "give plain CSV") from error
+        if not _is_text("".join(line)):
+            raise _bad(path, lines.line_num, f"no text: {''.join(line)[:20]!r}", "unpack it first")
+        if line:
+            yield lines.line_num, line
+
+
+def _is_text(letters: str) -> bool:
+    return "\0" not in letters and (letters.isascii() or not any("\udc80" <= letter <= "\udcff" for letter in letters))
 
 
 def _read(
@@ -117,7 +146,7 @@ def _requests(path: Path, rows: Iterable[tuple[int, list[str]]]) -> Iterator[Rec
         first = first or at
         if (at.tzinfo is None) != (first.tzinfo is None):
             raise _bad(path, number, f"{line[0]} changes between having a time zone and none", "write all times alike")
-        prompt, answer = (_whole(path, number, name, cell) for name, cell in zip(REQUESTS[1:], line[1:], strict=True))
+        prompt, answer = (_tokens(path, number, name, cell) for name, cell in zip(REQUESTS[1:], line[1:], strict=True))
         yield Recorded((at - first).total_seconds(), prompt, answer)
 
 
@@ -131,6 +160,14 @@ def _whole(path: Path, number: int, what: str, text: str) -> int:
     if value < 0 or value != int(value):
         raise _bad(path, number, f"{what} is {text!r}, not a whole number from 0 on", "correct the line or drop it")
     return int(value)
+
+
+def _tokens(path: Path, number: int, what: str, text: str) -> int:
+    # A prompt has to be made of them.
+    tokens = _whole(path, number, what, text)
+    if tokens > MOST_TOKENS:
+        raise _bad(path, number, f"{what} is {text!r}, the limit is {MOST_TOKENS}", "correct the line or drop it")
+    return tokens
 
 
 def _seconds(path: Path, number: int, what: str, text: str) -> float:

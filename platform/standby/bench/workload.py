@@ -21,6 +21,7 @@ from standby.domain.errors import InvalidInput
 
 DURATION_S: Final = 30.0
 MOST_REQUESTS: Final = 1_000_000
+MOST_SECONDS: Final = 30 * 86_400.0
 _BYTES_PER_TOKEN: Final = 4
 _PROMPT_TOKENS: Final = "32"
 _MAX_TOKENS: Final = "32"
@@ -107,6 +108,11 @@ def plan_of(options: LoadOptions) -> Plan:
         raise InvalidInput(
             f"the plan has more than {MOST_REQUESTS} requests, the most there may be", remedy="give --count, or a shorter time"
         )
+    if when and when[-1].at_s > MOST_SECONDS:
+        raise InvalidInput(
+            f"the plan's last request is due after {when[-1].at_s / 86_400:.3g} days, the limit is {MOST_SECONDS / 86_400:g}",
+            remedy="give a higher --rate or --speed, or a shorter --duration",
+        )
     return Plan(Workload(name=name, parameters=_parameters(options), seed=options.seed), Requests(when, options, chance), steps)
 
 
@@ -119,6 +125,14 @@ def _check(options: LoadOptions) -> None:
         raise InvalidInput(f"--count {options.count} is not possible", remedy=f"give 1 to {MOST_REQUESTS}")
     if options.burst is not None and not 1 <= options.burst <= MOST_REQUESTS:
         raise InvalidInput(f"--burst {options.burst} is not possible", remedy=f"give 1 to {MOST_REQUESTS}")
+    if chosen and options.arrivals is not Arrivals.POISSON:
+        raise InvalidInput(f"{chosen[0]} says itself when requests come", remedy="leave --arrivals out")
+    if options.burst is not None and (options.count is not None or options.duration_s is not None):
+        raise InvalidInput("--burst says how many requests there are", remedy="leave --count and --duration out")
+    if options.ladder and options.duration_s is not None:
+        raise InvalidInput("a ladder lasts as long as its steps", remedy="give --step in place of --duration")
+    if options.speed != 1.0 and options.trace is None:
+        raise InvalidInput("--speed is that of a trace", remedy="give --trace with it")
     if options.cv is not None and options.arrivals is not Arrivals.GAMMA:
         raise InvalidInput("--cv says how bursty gamma arrivals are", remedy="give --arrivals gamma with it")
     if options.function is not None and options.trace is None:

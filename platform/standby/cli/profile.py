@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 import uuid
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -17,13 +18,15 @@ from standby.cli.endpoints import Name
 from standby.cli.models import segment
 from standby.cli.output import console, print_json, size
 from standby.cli.session import JsonOption, Options, options
-from standby.domain.errors import InvalidInput, StandbyError
+from standby.domain.errors import InvalidInput, NotFound, StandbyError
 from standby.domain.profiles import DEFAULT_SECONDS, MANIFEST, MOST_SECONDS
 
 if TYPE_CHECKING:
     from standby.cli.client import Client
 
 LOOK_S: Final = 0.5
+MOST_SILENT: Final = 3
+"""Looks in a row that a node may leave unanswered; one that has forgotten the profile has been started anew."""
 _SHORT_ID: Final = 8
 
 Json = dict[str, Any]
@@ -65,12 +68,12 @@ async def _profiled(session: Options, endpoint: str, body: Json) -> Json:
         begun: Json = await client.call("POST", f"/api/v1/endpoints/{segment(endpoint)}/profiles", body=body)
         try:
             with console(sys.stderr).status("") if sys.stderr.isatty() else _Quiet() as shown:
-                begun["nodes"] = await _until_done(client, begun["nodes"], shown)
+                nodes, lost = await until_done(client, begun["nodes"], shown)
         except asyncio.CancelledError:
             # Ctrl-C: the nodes would notice by themselves, some seconds later.
             await _stop(client, begun["nodes"])
             raise
-    return begun
+    return {**begun, "nodes": nodes, "failures": [*begun["failures"], *lost]}
 
 
 class _Quiet:
@@ -85,14 +88,39 @@ class _Quiet:
         """Say nothing."""
 
 
-async def _until_done(client: Client, nodes: Sequence[Json], shown: Any) -> list[Json]:
-    standing = {one["node"]: one for one in nodes}
+async def until_done(
+    client: Client, nodes: Sequence[Json], shown: Any, look_s: float = LOOK_S
+) -> tuple[list[Json], list[Json]]:
+    """Look until each node's part is done; returns how they stand, and which nodes were lost meanwhile and why.
+
+    One that dies takes only its own part with it. Raises what the last one said where none is left.
+    """
+    standing, lost = {one["node"]: one for one in nodes}, {}
+    silent: Counter[str] = Counter()
     while open_ones := [name for name, one in standing.items() if one["state"] != "done"]:
         shown.update("; ".join(_progress(standing[name]) for name in open_ones))
-        await asyncio.sleep(LOOK_S)
-        looks = await asyncio.gather(*(client.call("GET", _path(standing[name])) for name in open_ones))
-        standing.update(zip(open_ones, looks, strict=True))
-    return list(standing.values())
+        await asyncio.sleep(look_s)
+        looks = await asyncio.gather(*(_look(client, standing[name]) for name in open_ones))
+        for name, found in zip(open_ones, looks, strict=True):
+            if not isinstance(found, StandbyError):
+                standing[name], silent[name] = found, 0
+                continue
+            silent[name] += 1
+            if isinstance(found, NotFound) or silent[name] == MOST_SILENT:
+                lost[name] = found
+                del standing[name]
+    if not standing and lost:
+        raise next(iter(lost.values()))
+    failures = [{"node": name, "code": one.code, "message": one.message, "remedy": one.remedy} for name, one in lost.items()]
+    return list(standing.values()), failures
+
+
+async def _look(client: Client, standing: Json) -> Json | StandbyError:
+    try:
+        found: Json = await client.call("GET", _path(standing))
+    except StandbyError as error:
+        return error
+    return found
 
 
 async def _stop(client: Client, nodes: Sequence[Json]) -> None:
@@ -128,16 +156,18 @@ def collect(told: Json, folder: Path) -> Json:
         folder.mkdir(parents=True, exist_ok=True)
         for one in told["nodes"]:
             source = Path(one["folder"])
-            here = _is_here(source, told["id"])
+            # A node's name is a folder's here: one that is a path would lead out of ours.
+            target = folder / one["node"]
+            here = target.resolve().parent == folder.resolve() and _is_here(source, told["id"])
             if here:
-                shutil.copytree(source, folder / one["node"])
+                shutil.copytree(source, target, symlinks=True)
             elsewhere = "" if here else f"the files are on node {one['node']} in {source}: this machine cannot read them there"
             nodes.append({**one, "copied": here, "not_copied": elsewhere})
         manifest = {"id": told["id"], "endpoint": told["endpoint"], "nodes": nodes, "failures": told["failures"]}
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
         raise InvalidInput(
-            f"the profile cannot be written to {folder}: {error.strerror}", remedy="give another folder by --out"
+            f"the profile cannot be written to {folder}: {error.strerror or error}", remedy="give another folder by --out"
         ) from error
     return manifest
 

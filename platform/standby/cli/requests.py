@@ -78,7 +78,7 @@ def _facts(trace: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "request", trace["id"]
     if trace["request_id"] != trace["id"]:
         yield "caller's id", trace["request_id"]
-    if trace["trace_id"]:
+    if trace.get("trace_id"):  # a gateway of an earlier version does not say it
         yield "trace", trace["trace_id"]
     yield "endpoint", f"{trace['endpoint']}, variant {trace['variant']}, tier {trace['tier']}"
     yield "arrived", moment(trace["arrived_at"])

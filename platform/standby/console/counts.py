@@ -65,6 +65,9 @@ class Rates:
                 second = _Second(self._number, fresh.requests / seconds, fresh.tokens / seconds)
                 self._lately.setdefault(name, deque(maxlen=SPARK_S)).append(second)
         self._at, self._before = now, counts
+        # Another endpoint of the name has had none of it.
+        for gone in self._lately.keys() - counts.keys():
+            del self._lately[gone]
         self._forget()
         return added
 

@@ -27,18 +27,21 @@ SLOWEST_S: Final = 10.0
 _LONGEST_TICK_S: Final = 1.0
 # Whoever asks again and again gets what was made so recently: nobody can have it made more often than twenty times a second.
 FRESH_S: Final = 0.05
+# Of the time of the loop that serves requests. Ten thousand endpoints take a tenth of a second: they are looked at once in one.
+LARGEST_SHARE: Final = 0.1
 # Ticks come a little late and viewers a little early.
 _LEEWAY: Final = 0.9
 
 
 @dataclass(slots=True)
 class _Tick:
-    """What was made for one tick, by scope; ``texts`` by the tick that a viewer knows."""
+    """What was made for one tick, by scope, and how long that took; ``texts`` by the tick that a viewer knows."""
 
     number: int
     made_at: float
     facts: Facts
     tables: Tables
+    took_s: float = 0.0
     seen: dict[Scope, Overview] = field(default_factory=dict)
     texts: dict[tuple[Scope, int], bytes] = field(default_factory=dict)
 
@@ -68,7 +71,7 @@ class Feed:
 
     def text(self, scope: Scope) -> bytes:
         """Return what a scope sees now, as JSON."""
-        return self._text(scope, self._present(FRESH_S), None)
+        return self._step(scope, None, FRESH_S)[0]
 
     async def watch(
         self, scope: Scope, every_s: float, still: Callable[[], bool], *, heartbeat_s: float
@@ -112,10 +115,10 @@ class Feed:
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
-    def _present(self, oldest_s: float = FASTEST_S * _LEEWAY) -> _Tick:
+    def _present(self, oldest_s: float) -> _Tick:
         """Return the present state, made anew where it is older than that; the fastest viewers share one."""
         now = self.clock()
-        if self._tick is None or now - self._tick.made_at >= oldest_s:
+        if self._tick is None or now - self._tick.made_at >= max(oldest_s, self._tick.took_s / LARGEST_SHARE):
             facts = self.look()
             self._number += 1
             self._tick = _Tick(self._number, now, facts, self._desktop.lay_out(facts))
@@ -139,10 +142,13 @@ class Feed:
             tick.texts[key] = text
         return text
 
-    def _step(self, scope: Scope, known: _Known | None) -> tuple[bytes, _Known]:
+    def _step(self, scope: Scope, known: _Known | None, oldest_s: float = FASTEST_S * _LEEWAY) -> tuple[bytes, _Known]:
         """Return what a viewer is told now, and what it knows then."""
-        tick = self._present()
-        return self._text(scope, tick, known), _Known(tick.number, self._seen(scope, tick))
+        began = self.clock()
+        tick = self._present(oldest_s)
+        text, seen = self._text(scope, tick, known), self._seen(scope, tick)
+        tick.took_s += self.clock() - began
+        return text, _Known(tick.number, seen)
 
     def _join(self, every_s: float) -> None:
         self._paces[every_s] += 1

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from standby.console.silence import SILENT_AFTER_S
 from standby.console.values import EndpointKey, Facts, Row, Traffic
 from standby.domain import words
 from standby.domain.endpoint import Endpoint
@@ -19,6 +20,7 @@ from standby.domain.instance import Instance, Rung
 from standby.domain.node import Node
 
 _NO_TRAFFIC = Traffic()
+_SILENT = f"silent: nothing heard for {SILENT_AFTER_S:g} s; its instances are not counted, and this is how it was"
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -74,12 +76,13 @@ def instance_row(instance: Instance, nodes: Mapping[str, Node]) -> Row:
     }
 
 
-def node_row(node: Node, instances: Sequence[Instance]) -> Row:
-    """Return a node's row, for administrators; ``instances`` are those on it."""
+def node_row(node: Node, instances: Sequence[Instance], *, silent: bool = False) -> Row:
+    """Return a node's row, for administrators; ``instances`` are those on it, ``silent``: nothing is heard of it any more."""
     return {
         "name": node.name,
         "mode": node.mode.value,
-        "words": words.node_doing(node, instances),
+        "silent": silent,
+        "words": _SILENT if silent else words.node_doing(node, instances),
         "memory": {**node.memory.model_dump(), "free": node.memory.free},
         "devices": [{**device.model_dump(mode="json"), "memory_free": device.memory_free} for device in node.devices],
         "cache_bytes": node.cache_bytes,
@@ -181,10 +184,11 @@ class Desktop:
         laid = {}
         for node in sorted(facts.nodes, key=lambda node: node.name):
             there = on_node.get(node.name, [])
+            silent = node.name in facts.silent
             laid[node.name] = self._nodes.put(
                 node.name,
-                (node, *there),
-                partial(node_row, node, there),
+                (node, silent, *there),
+                partial(node_row, node, there, silent=silent),
             )
         self._nodes.keep(laid)
         return laid

@@ -68,7 +68,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The whole platform as one gateway knows it. ``saved_usd`` by endpoint."""
+    """The whole platform as one gateway knows it. ``saved_usd`` by endpoint; ``instances`` on ``silent`` nodes are left out."""
 
     moment: Moment
     endpoints: tuple[Endpoint, ...] = ()
@@ -76,3 +76,4 @@ class Facts:
     nodes: tuple[Node, ...] = ()
     traffic: Mapping[EndpointKey, Traffic] = field(default_factory=dict)
     saved_usd: Mapping[EndpointKey, float] = field(default_factory=dict)
+    silent: frozenset[str] = frozenset()

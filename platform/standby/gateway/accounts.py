@@ -194,10 +194,11 @@ class Accounts:
         """Return the endpoints whose counters have grown since the last call, with all outcomes that each has had."""
         found: dict[EndpointKey, set[str]] = {}
         for where, accounts in self._accounts.items():
-            if any([account.moved for account in accounts.values()]):
+            moved = [account for account in accounts.values() if account.moved]
+            for account in moved:
+                account.moved = False
+            if moved:
                 found[where] = {outcome for account in accounts.values() for outcome in account.outcomes}
-                for account in accounts.values():
-                    account.moved = False
         return found
 
     def settle(self) -> None:

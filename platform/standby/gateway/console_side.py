@@ -19,6 +19,7 @@ from standby.console.feed import Feed
 from standby.console.news import Rings
 from standby.console.savings import Account, Ledger, Memory
 from standby.console.settings import ConsoleSettings
+from standby.console.silence import Silence
 from standby.console.values import EndpointKey, Facts, Moment, Percentiles, Row, Scope, Traffic
 from standby.domain import errors
 from standby.domain.endpoint import Endpoint
@@ -69,6 +70,7 @@ class ConsoleSide:
     feed: Feed = field(init=False)
     _rates: Rates = field(default_factory=Rates)
     _windows: Windows = field(init=False)
+    _silence: Silence = field(default_factory=Silence)
     _ledger: Ledger = field(init=False)
     _since: float = field(init=False)
     # Rates and sparklines since the last sample, of those that somebody looked at.
@@ -119,6 +121,7 @@ class ConsoleSide:
         self._flows.clear()
         seconds = 0.0 if self._sampled_at is None else now - self._sampled_at
         self._sampled_at = now
+        self._silence.listen(self._nodes().values(), now, connected=self.bus.connected)
         self._ledger.take(self._endpoints(), self._instances(), self._nodes(), added, seconds)
         # Only where there was traffic: a thousand endpoints have forty thousand buckets.
         self._busy.update(added)
@@ -139,6 +142,7 @@ class ConsoleSide:
             tuple(self._nodes().values()),
             self._traffic(),
             self._saved_by_endpoint(endpoints),
+            self._silence.nodes,
         )
 
     def saved(self, scope: Scope) -> Row:
@@ -173,7 +177,10 @@ class ConsoleSide:
         return [entry.value for entry in self.copies.endpoints.entries.values()]
 
     def _instances(self) -> Iterable[Instance]:
-        return [entry.value for entry in self.copies.instances.entries.values()]
+        """Return those that may be there: what is recorded of a node that nobody hears of is held by nobody."""
+        silent = self._silence.nodes
+        every = (entry.value for entry in self.copies.instances.entries.values())
+        return [one for one in every if one.node not in silent]
 
     def _nodes(self) -> dict[str, Node]:
         return {entry.value.name: entry.value for entry in self.copies.nodes.entries.values()}
@@ -242,7 +249,8 @@ def _count(name: EndpointKey, outcomes: Iterable[str]) -> Count:
     ended = {one: int(reading.value_of(metrics.REQUESTS, (*name, one))) for one in outcomes if one != "joined"}
     tokens = sum(reading.value_of(metrics.COMPLETION_TOKENS, (*name, estimated)) for estimated in ("0", "1"))
     lasted, waited = (
-        sum(reading.sum_of(histogram, (*name, rung.label)) for rung in Rung) for histogram in (metrics.DURATION, metrics.QUEUE_WAIT)
+        sum(reading.sum_of(histogram, (*name, rung.label)) for rung in Rung)
+        for histogram in (metrics.DURATION, metrics.QUEUE_WAIT)
     )
     errors = sum(count for one, count in ended.items() if one not in _NO_ERRORS)
     return Count(sum(ended.values()), errors, tokens, max(0.0, lasted - waited))

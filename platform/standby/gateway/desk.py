@@ -17,6 +17,7 @@ import asyncio
 import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from standby.domain.ask import NOTHING, Ask
@@ -33,7 +34,7 @@ from standby.gateway.ready_instances import ReadyInstance, ReadyInstances
 from standby.gateway.results import Result
 from standby.gateway.route import Route
 from standby.gateway.tally import Speaker, Tally, demands_of
-from standby.gateway.waiting_room import AllRooms, Lane, PassedOver, Waiter, WaitingRoom, Wish
+from standby.gateway.waiting_room import AllRooms, Lane, Waiter, WaitingRoom, Wish
 from standby.telemetry import metrics
 
 FULL_PAUSE_S = 0.02
@@ -375,23 +376,12 @@ class Desk:
         raise self._outlook.error(refusal)
 
     def _pump(self) -> None:
-        """Serve those who wait, in turn; a lane whose head finds no instance keeps back nobody but itself."""
+        """Serve those who wait, as many as can be."""
         before = self._room.total.requests
         if not before:
             return
-        passed: PassedOver | None = None
         now = self.monotonic()
-        while self.queued and self._instances.has_room:
-            chosen = self._room.next(now, passed or ())
-            if chosen is None:
-                break
-            waiter, reason = chosen.waiter, f"{chosen.waiter.admitted}; {chosen.reason}"
-            grant = self._choose(now, waiter.wish, reason)
-            if grant is None:
-                passed = passed or PassedOver(self._instances.usable)
-                passed.add(waiter)
-                continue
-            self._room.take(chosen)
+        for waiter, grant in self._room.turns(now, self._instances, partial(self._choose, now)):
             self._tally.wanted(waiter.lane.backend, now)
             waiter.granted.set_result(grant)
         if self.queued != before:

@@ -30,42 +30,59 @@ class RequestLog(StrEnum):
 class RequestEnds:
     """Called with each request that has ended, in its own time: it decides and hands over."""
 
-    def __init__(self, tracing: Tracing | None, told: RequestLog, write: Callable[[RequestTrace], None] | None = None) -> None:
+    def __init__(self, tracing: Tracing | None, told: RequestLog, write: Callable[[RequestTrace], object] | None = None) -> None:
         """``write`` writes a line, in a thread."""
         self._tracing = tracing
         self._told = told
         write = write or write_line
-        self._lines: Background[RequestTrace] = Background("request-log", partial(_write_all, write))
+        self._lines: Background[RequestTrace] = Background("request-log", partial(_write_all, write), lost=self._unwritten)
         self._second = 0
         self._errors = 0
+        self._left_out = 0
 
     def __call__(self, trace: RequestTrace) -> None:
         """Take one."""
         error = trace.ending != "ok" and is_error(trace)
+        among_few = error and self._is_among_few(trace)
         head = trace.arrival.trace
-        if head is not None and self._tracing is not None and (trace.sampled or (error and self._has_room(trace))):
-            self._tracing.add(partial(spans_of, trace, head))
-        if self._told is RequestLog.ALL or (error and self._told is RequestLog.ERRORS):
+        if head is not None and self._tracing is not None:
+            if trace.sampled or among_few:
+                self._tracing.add(partial(spans_of, trace, head))
+            elif error:
+                lost(1, "rate")
+        if self._told is RequestLog.ALL or (among_few and self._told is RequestLog.ERRORS):
             self._lines.add(trace)
+        elif error and self._told is RequestLog.ERRORS:
+            self._left_out += 1
 
     async def close(self, limit_s: float) -> None:
         """Write and send what is there, for ``limit_s`` at most each."""
+        self._tell_left_out()
         await self._lines.close(limit_s)
         if self._tracing is not None:
             await self._tracing.close(limit_s)
 
-    def _has_room(self, trace: RequestTrace) -> bool:
+    def _is_among_few(self, trace: RequestTrace) -> bool:
+        """Return whether an error is one of the first ones of its second."""
         second = int(trace.arrival.arrived + trace.lasted_s)
         if second != self._second:
+            self._tell_left_out()
             self._second, self._errors = second, 0
         self._errors += 1
-        if self._errors > MOST_ERRORS_A_SECOND:
-            lost(1, "rate")
-            return False
-        return True
+        return self._errors <= MOST_ERRORS_A_SECOND
+
+    def _unwritten(self, count: int, _why: str) -> None:
+        if not self._left_out:
+            _log.warning("more requests end than lines can be written: some are left out")
+        self._left_out += count
+
+    def _tell_left_out(self) -> None:
+        left_out, self._left_out = self._left_out, 0
+        if left_out:
+            _log.warning("%d more requests ended, of which there is no line", left_out)
 
 
-def _write_all(write: Callable[[RequestTrace], None], batch: Sequence[RequestTrace]) -> None:
+def _write_all(write: Callable[[RequestTrace], object], batch: Sequence[RequestTrace]) -> None:
     for trace in batch:
         write(trace)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from standby.gateway.desk import Desk
     from standby.gateway.grants import Grant
     from standby.gateway.ready_instance import ReadyInstance
+    from standby.gateway.ready_instances import ReadyInstances
 
 _USUAL: Final = PriorityPolicy()
 # Stands for every adapter that no instance has loaded; none has this name.
@@ -229,6 +230,27 @@ class WaitingRoom:
         line.start, self._present = after_turn(line.start, line.weight, self._present, aged=chosen.aged)
         self._aged = chosen.aged
         self.leave(chosen.waiter)
+
+    def turns(
+        self, now: float, instances: ReadyInstances, choose: Callable[[Wish, str], Grant | None]
+    ) -> Iterator[tuple[Waiter, Grant]]:
+        """Yield in turn who gets an instance, taken out already; ``choose`` is given what it wished and why it is next.
+
+        A lane whose head finds no instance keeps back nobody but itself.
+        """
+        passed: PassedOver | None = None
+        while self.total.requests and instances.has_room:
+            chosen = self.next(now, passed or ())
+            if chosen is None:
+                return
+            waiter = chosen.waiter
+            grant = choose(waiter.wish, f"{waiter.admitted}; {chosen.reason}")
+            if grant is None:
+                passed = passed or PassedOver(instances.usable)
+                passed.add(waiter)
+                continue
+            self.take(chosen)
+            yield waiter, grant
 
     def everybody(self) -> list[Waiter]:
         """Return all, in the order in which they came, those at the head first."""

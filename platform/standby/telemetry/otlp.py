@@ -81,7 +81,7 @@ class Exporter:
         for last in (False, True):
             try:
                 return self._sent(body)
-            except httpx.RemoteProtocolError:
+            except (httpx.RemoteProtocolError, httpx.ReadError):
                 # A kept connection that the collector had closed looks like this; a fresh one does not.
                 if last:
                     raise

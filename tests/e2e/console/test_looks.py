@@ -11,7 +11,7 @@ from playwright.async_api import Browser
 
 from support.console_browser import Console, console_tab
 from support.console_server import KEY, Feed, console_server
-from support.console_world import RUNGS, TENANT, demo_world
+from support.console_world import RUNGS, TENANT, demo_world, everywhere
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -54,6 +54,25 @@ CONTRAST: Final = """() => {
   return { seen, faults: [...new Set(faults)] };
 }"""
 
+# Cells of an endpoint's row that stand on one another, by what is drawn in them: text may be wider than its box.
+OVERLAPS: Final = """() => {
+  const faults = [];
+  for (const row of document.querySelectorAll(".grid-row")) {
+    const drawn = [...row.querySelectorAll(".cell")].filter((cell) => cell.offsetParent !== null).map((cell) => {
+      const range = document.createRange();
+      range.selectNodeContents(cell);
+      const clipped = cell.querySelector("bdi") ? cell : range;
+      return [cell.className, clipped.getBoundingClientRect()];
+    });
+    for (const [one, a] of drawn) for (const [other, b] of drawn) {
+      if (one < other && a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1) {
+        faults.push(`${one} and ${other}`);
+      }
+    }
+  }
+  return [...new Set(faults)];
+}"""
+
 
 async def test_who_wants_no_motion_sees_none(browser: Browser) -> None:
     world = demo_world()
@@ -87,6 +106,24 @@ async def test_endpoints_are_sorted_and_chosen_by_keyboard(browser: Browser) -> 
         assert {line.split("\n")[0] for line in await console.page.locator("#activations [data-item]").all_inner_texts()} == {
             "support-chat"
         }
+
+
+@pytest.mark.parametrize(("there", "back"), [("ArrowRight", "ArrowLeft"), ("ArrowDown", "ArrowUp")])
+async def test_chips_are_gone_through_the_way_they_stand(browser: Browser, there: str, back: str) -> None:
+    """They stand side by side, and below one another where there is no room."""
+    async with console_server(demo_world()) as feed, console_tab(browser, feed.url) as console:
+        await console.sign_in(KEY)
+        chips = (
+            console.page.locator(".rung:has(.chip:nth-child(1)) .chips")
+            .filter(has=console.page.locator("li:nth-child(2)"))
+            .first
+        )
+        first, second = (chips.locator("[data-chip]").nth(at) for at in (0, 1))
+        await first.focus()
+        await console.page.keyboard.press(there)
+        assert await second.evaluate("(one) => one === document.activeElement")
+        await console.page.keyboard.press(back)
+        assert await first.evaluate("(one) => one === document.activeElement")
 
 
 async def test_everything_is_reached_by_keyboard_and_seen(browser: Browser) -> None:
@@ -140,7 +177,7 @@ async def test_text_stands_out_in_both_themes(browser: Browser, theme: str) -> N
                 assert seen["seen"] > 150
 
 
-@pytest.mark.parametrize("width", [360, 700, 1000])
+@pytest.mark.parametrize("width", [320, 360, 700, 1000])
 async def test_narrow_screens_need_no_sideways_scrolling(browser: Browser, width: int) -> None:
     async with (
         console_server(demo_world()) as feed,
@@ -156,8 +193,27 @@ async def test_narrow_screens_need_no_sideways_scrolling(browser: Browser, width
             width,
         )
         assert beyond == []
+        assert await console.page.evaluate(OVERLAPS) == []
         rungs = await console.page.locator(".rung h3").all_inner_texts()
         assert rungs == (list(reversed(RUNGS)) if width <= 860 else list(RUNGS))
+
+
+async def test_names_of_any_length_and_direction_stay_in_their_places(browser: Browser) -> None:
+    """On the narrowest screen: names without a place to break, from right to left, and with a mark that turns what follows."""
+    world = everywhere(demo_world(), f"\u202e\u05e9\u05dc\u05d5\u05dd{'w' * 200}")
+    async with (
+        console_server(world) as feed,
+        console_tab(browser, feed.url, viewport={"width": 320, "height": 780}) as console,
+    ):
+        await console.sign_in(KEY)
+        await console.page.click(".grid-row >> nth=0")
+        await console.page.wait_for_selector(".detail")
+        assert await console.page.evaluate("document.documentElement.scrollWidth") == 320
+        assert await console.page.evaluate(OVERLAPS) == []
+        turned = await console.page.evaluate(
+            "[...document.querySelectorAll('.grid-row .num')].map((one) => getComputedStyle(one).direction)"
+        )
+        assert set(turned) == {"ltr"}
 
 
 @pytest.mark.skipif(not WANTED, reason="pictures for the documents are made where STANDBY_TEST_PICTURES=1")

@@ -85,6 +85,16 @@ async def test_a_lost_connection_is_told_and_comes_back(browser: Browser) -> Non
         assert feed.readers == 1
 
 
+async def test_a_gateway_whose_clock_is_behind_is_drawn_at_once(browser: Browser) -> None:
+    """After a step of its clock, or at another gateway: the charts must not wait for an hour until it has caught up."""
+    async with console_server(demo_world()) as feed, console_tab(browser, feed.url) as console:
+        await console.sign_in(KEY)
+        earlier, totals = feed.overview["at"] - 3600, feed.overview["totals"]
+        feed.push({"at": earlier, "totals": {**totals, "rps": 77.0}})
+        feed.push({"at": earlier + 1, "totals": {**totals, "rps": 78.0}})
+        await console.until("() => document.querySelector('#traffic .chart').ariaLabel.includes('requests/s 78')")
+
+
 async def test_an_unreachable_gateway_is_told_before_the_first_word(browser: Browser) -> None:
     async with console_server(demo_world()) as feed, console_tab(browser, feed.url) as console:
         feed.refuse = 503

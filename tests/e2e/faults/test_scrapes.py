@@ -23,7 +23,7 @@ REQUESTS = 1000
 SCRAPES = 200
 AT_ONCE = 12
 SLOTS = 6
-KNOBS = {"tokens": 12, "token_delay_ms": 20}
+KNOBS = {"tokens": 12, "token_delay_ms": 5}
 
 
 async def test_a_thousand_requests_and_two_hundred_scrapes(there: Deployment) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from support.soak.run import soak
 
-SECONDS = 40
+SECONDS = 25
 
 
 async def test_every_ending_is_explained(tmp_path: Path) -> None:

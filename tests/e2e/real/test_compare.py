@@ -8,20 +8,24 @@ from typing import Any
 import pytest
 
 from support.real_model import real_model_path
-from support.user import Up
+from support.user import BIN, Up
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
+
+
+LIMIT_S = 150.0
 
 
 async def test_standby_and_the_baseline_fill_the_whole_table(running: Up, tmp_path: Path) -> None:
     """Short, so that nothing is claimed; but every cell is measured, from real starts."""
     await running.serve("side", "s3://models/smollm2/", keep_ready="400ms", keep_asleep="200ms", keep_staged="200ms", slots=4)
     page = tmp_path / "page.html"
-    ran = await running.shell.standby(
+    words = (
         "compare", "side", f"container:{real_model_path()}", "--evict", "--keep", "1s",
-        "--requests", "6", "--rate", "4", "--blocks", "2", "--cold", "1", "--burst", "3", "--bursts", "1", "--scale-ins", "1",
+        "--requests", "6", "--rate", "6", "--blocks", "1", "--cold", "1", "--burst", "3", "--bursts", "1", "--scale-ins", "1",
         "--max-tokens", "4", "--prompt-tokens", "8", "--json", "--html", str(page),
     )  # fmt: skip
+    ran = await running.shell.run([str(BIN / "standby"), *words], 0, {}, deadline_s=LIMIT_S)
 
     found = ran.json()
     rows: dict[str, Any] = {row["name"]: row for row in found["table"]}

@@ -87,6 +87,16 @@ async def test_a_node_answers_with_the_asked_endpoints_logs_only(tmp_path: Path)
     assert (await logs.read(LogOrder(tenant=TWO, endpoint="other"))).logs == ()
 
 
+async def test_bytes_that_are_no_text_fit_into_an_answer_too(tmp_path: Path) -> None:
+    """Each of them becomes three on its way."""
+    (tmp_path / "a.log").write_bytes((b"\xff" * 1000 + b"\n") * 2000)
+    logs = EngineLogs("n1", {"a": managed("a")}, tmp_path)
+    answer = await logs.read(LogOrder(tenant=ONE, endpoint="chat", lines=MOST_LINES))
+    assert len(answer.logs[0].lines) > 100
+    assert answer.logs[0].cut
+    assert len(answer.encode()) < 512 * 1024
+
+
 async def test_no_endpoint_no_log(control: Control) -> None:
     await control.register(who="two")
     await control.create(who="two")

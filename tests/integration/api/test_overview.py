@@ -174,6 +174,19 @@ async def test_a_stream_ends_with_its_key(control: Control) -> None:
     assert (await control.call("one", "GET", "/api/v1/overview")).status_code == 401
 
 
+async def test_only_the_head_of_a_stream_is_no_stream(control: Control) -> None:
+    """The caller has its answer with the head: nothing may go on behind it, unseen, for as long as it stays connected."""
+    async with control.client("one") as client:
+        answer = await client.head("/api/v1/overview/stream")
+        next_one = await client.get("/api/v1/overview")
+
+        feed = control.context.feed
+        assert feed is not None
+        assert not feed.watched
+    assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+    assert next_one.status_code == 200
+
+
 async def test_a_stream_ends_when_the_gateway_does(control: Control) -> None:
     async with viewing(control, query="every=10") as viewer:
         control.context.stopping.set()

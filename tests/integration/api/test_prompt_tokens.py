@@ -17,6 +17,7 @@ from standby.domain.instance import InstanceState, Rung
 from standby.domain.model import EngineKind, Model, SourceOptions
 from standby.domain.serving import model_of_part, parts_of, version_of
 from standby.domain.traffic import Tier, TrafficPolicy
+from standby.gateway import tokens
 from standby.gateway.desk import AllRooms
 from standby.gateway.directory import Directory
 from standby.gateway.hybrid import TokenCount
@@ -48,6 +49,12 @@ async def store(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S3Ser
 
 
 @pytest.fixture
+def nothing_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For models whose weights lie in no store that there is: it would be asked again and again until the test ends."""
+    monkeypatch.setattr(tokens, "read_tokenizer", lambda *_: None)
+
+
+@pytest.fixture
 async def directory(control: Control, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Directory]:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "platform")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "platform")
@@ -68,7 +75,7 @@ async def _create(control: Control, directory: Directory, model: Model) -> None:
     await until(lambda: all(each.entries for each in (directory.models, directory.configs, directory.endpoints)))
 
 
-async def test_a_route_has_a_part_for_each_engine(control: Control, directory: Directory) -> None:
+async def test_a_route_has_a_part_for_each_engine(control: Control, directory: Directory, nothing_to_read: None) -> None:
     """Each with the version that the controller gives its instances, and the policy of the config."""
     model = a_model(engine=EngineKind.LLAMA_CPP, weights={"bf16": a_manifest(source_uri="s3://models/bf16/")})
     await _create(control, directory, model)
@@ -84,7 +91,9 @@ async def test_a_route_has_a_part_for_each_engine(control: Control, directory: D
     assert [part.backend for part in route.parts] == ["llama_cpp", "long"]
 
 
-async def test_a_model_that_comes_later_makes_versions_known(control: Control, directory: Directory) -> None:
+async def test_a_model_that_comes_later_makes_versions_known(
+    control: Control, directory: Directory, nothing_to_read: None
+) -> None:
     tables = control.tables
     await tables.endpoint_configs.create(f"{TENANT}.e-1", a_config(variants=(VARIANT,)))
     await tables.endpoints.create(f"{TENANT}.e", an_endpoint())
@@ -129,7 +138,9 @@ async def test_without_the_stored_keys_prompts_are_estimated(
     assert counter(Ask()) is None
 
 
-async def test_a_climb_is_as_long_as_the_quickest_node_measured_it(control: Control, directory: Directory) -> None:
+async def test_a_climb_is_as_long_as_the_quickest_node_measured_it(
+    control: Control, directory: Directory, nothing_to_read: None
+) -> None:
     """From where the variant's instances are now: asleep on one node, nothing at all on the other."""
     model = a_model(engine=EngineKind.LLAMA_CPP, weights={"bf16": a_manifest(source_uri="s3://models/bf16/")})
     await _create(control, directory, model)

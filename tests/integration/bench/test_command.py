@@ -141,6 +141,13 @@ async def test_fail_under_makes_a_gate_of_it(server: LoadedServer) -> None:
         ("--html", "/absent/folder/run.html"),
         ("--arrivals", "gamma", "--cv", "0"),
         ("--slo-ttft", "soon"),
+        ("--slo-ttft", "forever"),
+        ("--slo-tpot", "0"),
+        ("--csv", "-"),
+        ("--json", "-", "--html", "-"),
+        ("--json", "run.out", "--csv", "./run.out"),
+        ("--burst", "2", "--count", "3"),
+        ("--rate", "1e-9", "--count", "2"),
         ("--rate", "0"),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,10 +11,11 @@ import pytest
 
 from standby.bench.load import run_load
 from standby.bench.targets.choice import TargetOptions, choose
-from standby.bench.targets.http import COUNTED, HttpTarget
+from standby.bench.targets.findings import COUNTED
+from standby.bench.targets.http import HttpTarget
 from standby.bench.targets.requests import Asking, Form, place_of
 from standby.bench.targets.sagemaker import SageMakerTarget, sagemaker_place
-from standby.bench.values import ErrorClass
+from standby.bench.values import ErrorClass, Run
 from standby.domain.errors import EndpointNotFound, InvalidInput, NotAuthenticated, Unavailable
 from support.bench_values import a_plan
 from support.runtime_rig import RuntimeRig, runtime_rig
@@ -139,6 +140,18 @@ def test_what_is_no_url_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "url",
+    ["http://u:hidden1@h/", "http://:hidden1@h/", "http://hidden1@h/", "ftp://u:hidden1@h/", "http://h/?key=hidden1",
+     "http://h/#hidden1", "http://u:hidden1@h:x/", "http://u:hidden1@h:99999/"],
+)  # fmt: skip
+def test_what_may_be_a_key_in_a_url_is_refused_and_not_repeated(url: str) -> None:
+    """A target's URL is its name in every report."""
+    with pytest.raises(InvalidInput) as refused:
+        place_of(url)
+    assert "hidden1" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
     ("url", "authority", "origin"),
     [
         ("http://h:80/v1", "h", "http://h"),
@@ -241,6 +254,58 @@ async def test_the_containers_own_form_may_be_sent(rig: RuntimeRig, monkeypatch:
     run = await run_load(a_plan([0.0]), target)
     await target.close()
     assert run.samples[0].error == ""
+
+
+async def asked_once(answer: Callable[[Call], Awaitable[None]], **options: Any) -> Run:
+    """One request to a server that answers as told, over a target that a command line has named."""
+    async with tcp_upstream(answer) as (_, port):
+        found = choose(f"http://127.0.0.1:{port}/v1", TargetOptions(model="m", **options), KnownSession(url=None))
+        run = await run_load(a_plan([0.0]), found.target)
+        await found.target.close()
+    return run
+
+
+@pytest.mark.parametrize("rubbish", ["nan", "inf", "-1", "x", "1e999"])
+async def test_marks_that_make_no_sense_are_no_measurement(rubbish: str) -> None:
+    """A wait that is no number would leave every percentile without an order."""
+
+    async def marked(call: Call) -> None:
+        marks = f"x-standby-rung: r{rubbish}\r\nx-standby-wait-ms: {rubbish}\r\nx-standby-phases-ms: loaded={rubbish},odd=3\r\n"
+        await call.json(200, b'{"choices": [{"text": "Paris"}]}', headers=marks)
+
+    run = await asked_once(marked, stream=False)
+    (sample,) = run.samples
+    assert (sample.error, sample.rung, sample.waited_s, sample.phases_ms) == ("", "", None, ())
+
+
+async def test_tokens_that_nobody_counted_are_said_to_be_estimates() -> None:
+    async def uncounted(call: Call) -> None:
+        await call.begin_stream()
+        await call.chunk(b'data: {"choices": [{"text": "Paris", "finish_reason": "stop"}]}\n\n')
+        await call.end_stream()
+
+    run = await asked_once(uncounted)
+    assert run.samples[0].completion_tokens == 1
+    assert [note for note in run.notes if "1 answers did not say how many tokens" in note]
+
+
+async def test_the_key_is_in_no_report_though_a_server_repeats_it() -> None:
+    async def echoing(call: Call) -> None:
+        shown = call.headers["authorization"].removeprefix("Bearer ")
+        await call.json(401, json.dumps({"error": {"message": f"nobody has {shown}"}}).encode())
+
+    run = await asked_once(echoing, key="plain-words-as-a-key")
+    assert run.samples[0].error == ErrorClass.CLIENT.value
+    assert "plain-words" not in run.model_dump_json()
+
+
+async def test_a_redirect_is_no_answer_and_is_not_followed() -> None:
+    async def elsewhere(call: Call) -> None:
+        await call.write(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: http://127.0.0.1:1/v1\r\ncontent-length: 0\r\n\r\n")
+
+    run = await asked_once(elsewhere)
+    assert (run.samples[0].status, run.samples[0].error) == (307, ErrorClass.RUBBISH.value)
+    assert "http://127.0.0.1:1/v1" in run.samples[0].message
 
 
 async def test_throttling_by_aws_is_throttling() -> None:

@@ -19,6 +19,8 @@ async def test_answer(bus: Bus, server: NatsServer) -> None:
 
     async with server.bus() as other:
         await other.serve("command.n1", handler)
+        # Behind the subscription on the same connection: from here on the server knows it.
+        assert await other.request("command.n1", b"own", 5) == b"command.n1 heard own"
         assert await bus.request("command.n1", b"x", 5) == b"command.n1 heard x"
 
 

@@ -273,7 +273,7 @@ async def test_a_start_that_stands_still_ends_at_its_limit_and_one_that_moves_fo
         assert failure_of(caught.value).code == "engine_load_timeout"
         writing = asyncio.create_task(_write(handle.log))
         with pytest.raises(EngineStartFailed, match=r"within 2 s, 10 times its limit, although it moved"):
-            await wait_while_it_moves(engine, handle, 0.2, look_s=0.1)
+            await wait_while_it_moves(engine, handle, 0.2, look_s=0.5)
         await tasks.end([writing])
 
 

@@ -1,4 +1,7 @@
-"""Every test of the proxy runs on asyncio's own loop and on uvloop."""
+"""Every test of the proxy runs on uvloop, as gateways and nodes do, and on asyncio's own loop.
+
+On that one a test of many cases runs with its first and its last.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,17 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.path.parent == Path(__file__).parent and isinstance(item, pytest.Function) and "[asyncio" in item.name:
+            cases.setdefault((item.path, item.originalname), []).append(item)
+    left_out = [item for several in cases.values() for item in several[1:-1]]
+    config.hook.pytest_deselected(items=left_out)
+    dropped = set(left_out)
+    items[:] = [item for item in items if item not in dropped]
 
 
 @pytest.fixture

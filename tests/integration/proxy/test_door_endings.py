@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from standby.warm_pool import door
 from standby.warm_pool.door import DoorLimits
 from support.door_rig import INSTANCE, Rig
 from support.upstream import Call
@@ -242,7 +243,9 @@ async def test_answer_before_the_body_was_sent_is_passed_on(rig: Rig, socket_pat
     server.close()
 
 
-async def test_stop_does_not_wait_for_a_stalled_gateway(rig: Rig) -> None:
+async def test_stop_does_not_wait_for_a_stalled_gateway(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "FLUSH_LIMIT_S", 0.2)
+
     async def flood(call: Call) -> None:
         await call.begin_stream("application/octet-stream")
         while not call.gone.is_set():

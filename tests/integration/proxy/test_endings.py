@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from standby.domain.traffic import BreakerPolicy, Tier, TrafficPolicy
+from standby.gateway import desk as desk_module
 from standby.gateway.course import MOST_ATTEMPTS
 from standby.gateway.desk import Desk, Grant
 from standby.gateway.results import Result, ResultKind
@@ -93,8 +94,11 @@ async def test_whose_doing_the_end_was_is_told_to_the_desk(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("tier", Tier)
-async def test_two_hundred_requests_that_end_in_every_way_leave_nothing_behind(tier: Tier) -> None:
+async def test_two_hundred_requests_that_end_in_every_way_leave_nothing_behind(
+    tier: Tier, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Field case B20: in flight, slots, probes and lanes come back to nothing, and the next ones are served."""
+    monkeypatch.setattr(desk_module, "CONNECT_PAUSE_S", 0.02)
     chance = random.Random(7)
 
     async def anything(replica: Replica, call: Call) -> None:

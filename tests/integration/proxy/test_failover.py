@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from standby.domain.traffic import BreakerPolicy, BreakerRule, Tier, TrafficPolicy
+from standby.gateway import desk as desk_module
 from support.failing_engines import (
     declines,
     dies,
@@ -199,7 +200,8 @@ async def test_what_no_engine_accepts_waits_for_the_next_one(traffic: TrafficPol
         await until(rig.settled)
 
 
-async def test_what_no_engine_accepts_is_told_so_when_its_wait_is_over() -> None:
+async def test_what_no_engine_accepts_is_told_so_when_its_wait_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk_module, "CONNECT_PAUSE_S", 0.05)
     async with failover_rig(never) as rig:
         await rig.dead(*rig.replicas)
         asking = asyncio.create_task(rig.ask())

@@ -240,4 +240,5 @@ async def test_a_connection_that_broke_under_a_living_engine_convicts_nobody() -
     async with failover_rig(resets) as rig:
         for _ in range(3):
             assert (await rig.ask()).status == 502
+            rig.resume("i-1")
         assert rig.dispatcher.guard.book.empty

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import pytest
 import pytest_asyncio
 
+from standby.gateway import desk as desk_module
 from standby.gateway.http import UploadRoom
 from standby.gateway.public_port import PublicProtocol
 from support.door_rig import Rig
@@ -252,7 +253,11 @@ async def test_buffered_answer_that_is_no_completion_is_a_models_error(gateway: 
     assert (answer.status, json.loads(answer.body)["OriginalStatusCode"]) == (424, 500)
 
 
-async def test_an_engine_that_breaks_one_request_gets_the_next_ones(gateway: GatewayRig) -> None:
+async def test_an_engine_that_breaks_one_request_gets_the_next_ones(
+    gateway: GatewayRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(desk_module, "CONNECT_PAUSE_S", 0.05)
+
     async def reset(call: Call) -> None:
         call.reset()
 

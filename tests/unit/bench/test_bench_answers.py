@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from standby.bench.targets.answer import Facts, reader_of
+from standby.bench.targets.answer import MOST_LINE, Facts, reader_of
+from standby.bench.targets.words import MOST_SAID
 from standby.bench.values import ErrorClass
 from standby.sagemaker.runtime.eventstream import HEARTBEAT, exception, part
 
@@ -27,7 +28,7 @@ def token(text: str, reason: str | None = None) -> bytes:
 def read(body: bytes, *, status: int = 200, content_type: bytes = STREAM, size: int = 1 << 20) -> Facts:
     """Read a body in pieces; piece number n comes at second n."""
     facts = Facts()
-    reader = reader_of(status, content_type, facts)
+    reader = reader_of(status, {b"content-type": content_type}, facts)
     pieces = [body[at : at + size] for at in range(0, len(body), size)]
     for now, piece in enumerate(pieces):
         reader.feed(piece, float(now))
@@ -37,7 +38,7 @@ def read(body: bytes, *, status: int = 200, content_type: bytes = STREAM, size: 
 
 def fed(*pieces: bytes) -> Facts:
     facts = Facts()
-    reader = reader_of(200, STREAM, facts)
+    reader = reader_of(200, {b"content-type": STREAM}, facts)
     for now, piece in enumerate(pieces):
         reader.feed(piece, float(now))
     reader.end(float(len(pieces)))
@@ -75,6 +76,9 @@ def test_lines_may_end_either_way(ends: bytes) -> None:
         (token("", "stop") + event(b"[DONE]"), ErrorClass.EMPTY, "without a token"),
         (event(b"<html>"), ErrorClass.RUBBISH, "no JSON: <html>"),
         (event(b"17"), ErrorClass.RUBBISH, "no object"),
+        (token("a") + b'event: error\ndata: {"message": "out of memory"}\n\n', ErrorClass.STREAM_ERROR, "out of memory"),
+        (token("a") + b'error: {"code": 500, "message": "slot lost"}\n\n', ErrorClass.STREAM_ERROR, "slot lost"),
+        (b"data: " + b"x" * (MOST_LINE + 1), ErrorClass.RUBBISH, "longer than"),
         (event({"choices": "none"}) + event({"choices": [3, {"delta": 4}]}), ErrorClass.EMPTY, ""),
     ],
 )
@@ -82,6 +86,44 @@ def test_streams_that_are_none(body: bytes, error: ErrorClass, words: str) -> No
     facts = read(body)
     assert facts.error == error.value
     assert words in facts.message
+
+
+def test_named_events_that_are_no_errors_are_read_like_any() -> None:
+    """Some servers name all of their events."""
+    body = b"event: message\n" + token("a") + b"event: message\n" + token("b", "stop")
+    assert (read(body).error, read(body).events) == ("", 2)
+
+
+@pytest.mark.parametrize("count", [-5, True, 1.5, "7", None, 10**30])
+def test_a_usage_that_is_no_count_is_none(count: object) -> None:
+    usage = event({"choices": [], "usage": {"prompt_tokens": count, "completion_tokens": count}})
+    facts = read(token("a", "stop") + usage)
+    assert (facts.error, facts.prompt, facts.completion) == ("", None, None)
+
+
+def test_an_answer_that_is_compressed_unasked_is_named_as_such() -> None:
+    facts = Facts()
+    reader_of(200, {b"content-type": STREAM, b"content-encoding": b"gzip"}, facts)
+    assert (facts.error, "compressed (gzip)" in facts.message) == (ErrorClass.RUBBISH.value, True)
+
+
+def test_a_redirect_says_whereto() -> None:
+    facts = Facts()
+    reader_of(307, {b"location": b"https://elsewhere/v1"}, facts).end(1.0)
+    assert (facts.error, facts.message) == (ErrorClass.RUBBISH.value, "HTTP 307 to https://elsewhere/v1: (no body)")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("Incorrect API key provided: sk-abcdefghijklmnop.", "HTTP 401: Incorrect API key provided: ****."),
+        ("\x1b[31mno\x1b[0m\r\nway\x07", "HTTP 401: no way"),
+    ],
+)
+def test_what_a_server_says_is_fit_for_reports_and_terminals(said: str, told: str) -> None:
+    """A server may repeat the key that it was shown; a terminal must not carry out what it says."""
+    facts = read(json.dumps({"error": {"message": said}}).encode(), status=401)
+    assert facts.message.split() == told.split()
 
 
 def test_tokens_of_no_text_are_an_answer_where_the_engine_counts_them() -> None:
@@ -171,3 +213,10 @@ def test_no_bytes_whatever_raise_anything(body: bytes, status: int, size: int) -
 def test_no_sequence_of_events_raises_anything(events: list[bytes]) -> None:
     facts = fed(*itertools.chain(events))
     assert facts.events == sum(one in (token("a"), token("b", "stop")) for one in events)
+
+
+def test_a_key_is_masked_before_what_holds_it_is_cut() -> None:
+    """Of a key that is cut in two the first half would be told."""
+    facts = read(b"x" * (MOST_SAID - 10) + b" sk-abcdefghijklmnopqrstuvwxyz", status=401, content_type=b"text/plain")
+    assert len(facts.message) <= MOST_SAID
+    assert "sk-" not in facts.message

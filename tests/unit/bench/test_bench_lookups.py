@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -9,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from standby.bench.command import room_for
+from standby.bench.command import looked_up, room_for
 from standby.bench.lookups import MOST_LOOK_UPS, completed, with_record
 from standby.domain.errors import NotFound, StandbyError, Unavailable
 from support.bench_values import a_run, a_sample
@@ -69,11 +72,15 @@ def test_what_the_answer_said_stands() -> None:
         (a_record(2.0), [an_activation(600.0)], "ready"),
         (a_record(2900.0), [an_activation(1002.9, ok=False)], ""),
         (a_record(2900.0), [], ""),
+        (a_record(9000.0), [an_activation(1002.0)], "cold"),
+        (a_record(9000.0), [an_activation(600.0, rung=3), an_activation(900.0)], "ready"),
+        (a_record(9000.0), [an_activation(1002.0, instance="i-2")], ""),
+        (a_record(2900.0), [an_activation(1009.0)], ""),
         (a_record(2900.0, instance=None), [an_activation(1002.9)], ""),
     ],
 )
 def test_nothing_is_guessed(record: dict[str, Any], events: list[dict[str, Any]], rung: str) -> None:
-    """A long wait without a climb may have been a queue: its rung stays unknown."""
+    """Behind a climb there may be a wait for a slot, too; without any climb of the instance the rung stays unknown."""
     assert with_record(a_sample(), record, events).rung == rung
 
 
@@ -98,6 +105,25 @@ async def test_a_gateway_that_does_not_answer_costs_no_report() -> None:
     found = await completed(run, Gateway({"r": Unavailable("the gateway is gone")}))  # type: ignore[arg-type]
     assert found.samples == run.samples
     assert "the gateway is gone" in found.notes[0]
+
+
+@pytest.mark.parametrize("record", [{}, {"waited_ms": "x", "endpoint": "smol"}, {"waited_ms": 3.0, "endpoint": "smol"}])
+async def test_a_gateway_that_answers_rubbish_costs_no_report(record: dict[str, Any]) -> None:
+    run = a_run([a_sample(request_id="r")])
+    found = await completed(run, Gateway({"r": record}))  # type: ignore[arg-type]
+    assert (found.samples, len(found.notes)) == (run.samples, 1)
+
+
+async def test_ctrl_c_while_the_gateway_is_asked_loses_no_run() -> None:
+    class Silent(Gateway):
+        async def call(self, _method: str, _path: str) -> Any:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.Event().wait()
+
+    run = a_run([a_sample(request_id="r")])
+    found = await looked_up(run, Silent({}))  # type: ignore[arg-type]
+    assert found.samples == run.samples
+    assert "stopped while the gateway was asked" in found.notes[0]
 
 
 def test_open_files_bound_what_may_be_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:

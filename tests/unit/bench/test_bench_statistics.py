@@ -51,6 +51,12 @@ def test_a_generator_may_be_late_by_little() -> None:
     assert summarize(a_run(samples)).generator.invalid == ""
 
 
+def test_a_long_answer_excuses_no_lateness_of_the_first_token() -> None:
+    """Of an answer that takes twenty seconds a second is little; of its first token's 200 ms it is nearly all."""
+    samples = [a_sample(at, sent_s=at + 0.9, ttft_s=1.1, e2e_s=20.0) for at in range(20)]
+    assert "the generator was late" in summarize(a_run(samples)).generator.invalid
+
+
 def test_time_per_token_counts_tokens_and_not_events() -> None:
     """Several tokens may come in one event: the engine's count is what counts."""
     sample = a_sample(tokens=3, e2e_s=1.4, ttft_s=0.4)._replace(completion_tokens=11)

@@ -11,7 +11,7 @@ from standby.bench.compare.command import acts_of, exit_code
 from standby.bench.compare.held import Look, awake_bytes, held_gb_s
 from standby.bench.compare.measured import block_of, burst, cold_start, in_turn, lost_from, scale_in
 from standby.bench.compare.page import compare_page
-from standby.bench.compare.ratio import in_words, ratio
+from standby.bench.compare.ratio import in_words, ratio, ratio_of_rounds, rounds_in_words
 from standby.bench.compare.table import phases, table
 from standby.bench.compare.values import Act, ColdStart, Comparison, Death, Holding, Known, Reached, Row, Side
 from standby.bench.page import render
@@ -119,6 +119,32 @@ def test_the_same_values_give_the_same_words() -> None:
     assert in_words([], drawn(1, 1.0), 50) == ""
 
 
+def test_rounds_tell_apart_what_a_noisy_machine_hides_in_the_whole() -> None:
+    """Both starts of a round meet the same machine: its slowness is in both, and cancels out."""
+    chance = random.Random(5)
+    slowness = [chance.lognormvariate(0.0, 1.0) for _ in range(20)]
+    rounds = [(each * 1.0 * chance.uniform(0.9, 1.1), each * 1.5 * chance.uniform(0.9, 1.1)) for each in slowness]
+
+    found = ratio_of_rounds(rounds)
+    assert found is not None
+    assert found.low < 1 / 1.5 < found.high < 1.0
+    assert rounds_in_words(rounds).startswith("A is faster in 20 of 20 rounds: 1.")
+    assert rounds_in_words([(b, a) for a, b in rounds]).startswith("B is faster in 20 of 20 rounds: 1.")
+    assert in_words([a for a, _ in rounds], [b for _, b in rounds], 50).startswith("no difference shown")
+
+
+@pytest.mark.parametrize(("won", "differs"), [(10, False), (14, False), (15, True), (20, True)])
+def test_rounds_differ_where_fair_tosses_rarely_fall_so(won: int, differs: bool) -> None:
+    """Of 20 fair tosses 15 or more of a side come in 4 of 100 cases, 14 or more in 12."""
+    rounds = [(1.0, 2.0)] * won + [(2.0, 1.0)] * (20 - won)
+
+    found = ratio_of_rounds(rounds)
+    assert found is not None
+    assert found.differs is differs
+    assert rounds_in_words(rounds[:19]) == "no claim: 19 rounds, fewer than 20"
+    assert rounds_in_words([]) == ""
+
+
 # ---- the table ---------------------------------------------------------------------------------------------------
 
 
@@ -177,7 +203,7 @@ def test_figures_are_what_was_measured() -> None:
     assert rows["first token, P50, warm"].a.text == "114 ms"
     assert rows["cold start to the first token"].a.text == "1.50 s"
     assert rows["cold start to the first token"].a.note == "median of 3, 1.00 s to 3.00 s; found cold"
-    assert rows["cold start to the first token"].verdict == "no claim: 3 values, fewer than 20"
+    assert rows["cold start to the first token"].verdict == "no claim: 3 rounds, fewer than 20"
     assert rows["its phases, medians"].a.text == "loaded 700 ms, first token 800 ms"
     assert rows["above 1.20 s first token, cold"].a.text == "2 of 3 (66.7%)"
     assert rows["above 1.20 s first token, warm"].a.text == "0 of 30 (0.0%)"

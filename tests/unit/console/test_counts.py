@@ -58,6 +58,17 @@ def test_counters_that_begin_anew_count_from_zero() -> None:
     assert rates.spark(E)[-1] == 3
 
 
+def test_an_endpoint_that_was_made_again_has_no_line_of_the_one_before() -> None:
+    rates = Rates()
+    after(rates, 0, 50)
+
+    rates.take({}, 2.0)
+    rates.take({E: Count()}, 3.0)
+
+    assert not any(rates.spark(E))
+    assert rates.rates(E) == (0.0, 0.0)
+
+
 def test_a_second_that_took_three_shows_requests_a_second() -> None:
     rates = Rates()
     rates.take({E: Count(0)}, 0.0)
@@ -115,3 +126,15 @@ def test_percentiles_stay_while_there_is_no_traffic() -> None:
         windows.turn(lambda: {E: [4.0, 0.0, 0.0, 0.0]}, turn * WINDOW_S)
 
     assert windows.of({E: [4.0, 0.0, 0.0, 0.0]})[E] == before
+
+
+def test_percentiles_of_an_endpoint_that_was_made_again_are_its_own() -> None:
+    """Also where the new one has had more requests in all: what the old one had must not be taken from it."""
+    windows = Windows(BOUNDS)
+    windows.turn(lambda: {E: [0.0, 0.0, 5.0, 0.0]}, 0.0)
+
+    again = [10.0, 0.0, 0.0, 0.0]
+
+    assert windows.of({E: again})[E] == percentiles(BOUNDS, again)
+    windows.forget(E)
+    assert windows.of({E: [0.0, 0.0, 6.0, 0.0]})[E] == percentiles(BOUNDS, [0.0, 0.0, 6.0, 0.0])

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from standby.console.feed import FASTEST_S, FRESH_S, Feed
+from standby.console.feed import FASTEST_S, FRESH_S, SLOWEST_S, Feed
 from standby.console.news import Rings
 from standby.console.values import EndpointKey, Facts, Moment, Row, Scope, Traffic
 from support.builders import TENANT, an_endpoint
@@ -156,6 +156,24 @@ async def test_a_quiet_platform_still_shows_that_the_stream_lives() -> None:
     assert piece == ": alive\n\n"
 
 
+async def test_the_slowest_viewer_hears_that_the_stream_lives_just_as_soon() -> None:
+    """Its own pace is as long as the heart beat's: beats that waited for it would come twice as late as promised."""
+    platform = Platform()
+    stream = platform.watch(SLOWEST_S)
+    await anext(stream)
+    waiting = asyncio.ensure_future(anext(stream))
+
+    platform.clock.now += SLOWEST_S * 0.95
+    platform.feed.wake()
+    await asyncio.sleep(0)
+    platform.clock.now += 1
+    platform.feed.wake()
+    piece = await waiting
+    await stream.aclose()
+
+    assert piece == ": alive\n\n"
+
+
 async def test_a_viewer_who_goes_away_in_the_middle_leaves_nothing() -> None:
     platform = Platform()
 
@@ -169,6 +187,23 @@ async def test_a_viewer_who_goes_away_in_the_middle_leaves_nothing() -> None:
     await asyncio.gather(viewer, return_exceptions=True)
 
     await until(lambda: not platform.feed.watched)
+
+
+async def test_a_platform_that_takes_long_to_look_at_is_looked_at_less_often() -> None:
+    """The loop that serves requests makes it all: however fast viewers want it, nine tenths of its time are theirs."""
+    platform = Platform()
+    look = platform.feed.look
+
+    def slowly() -> Facts:
+        platform.clock.now += 0.2
+        return look()
+
+    platform.feed.look = slowly
+    for _ in range(30):
+        platform.feed.text(SCOPE)
+        platform.clock.now += 0.2
+
+    assert platform.looks == 4
 
 
 async def test_one_question_after_the_other_is_answered_from_what_was_just_made() -> None:

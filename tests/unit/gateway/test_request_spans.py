@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from standby.gateway.results import ResultKind
 from standby.gateway.traces import AttemptTrace, RequestTrace, attempt_of
 from standby.sagemaker.runtime.contract import Arrival
 from standby.telemetry import metrics
+from standby.telemetry.background import LIMIT
 from standby.telemetry.sampling import Sampler
 from standby.telemetry.spans import Span, SpanKind
 from standby.telemetry.trace_context import Head, of_activation
@@ -188,6 +190,31 @@ async def test_the_request_log_tells_what_it_was_asked_for(told: str, expected: 
     assert lines == []  # not in the request's own time
     await ends.close(5)
     assert [trace.ending for trace in lines] == expected
+
+
+async def test_an_outage_does_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """A second's first errors have a line each, the others one for all of them."""
+    lines: list[RequestTrace] = []
+    ends = RequestEnds(None, RequestLog.ERRORS, lines.append)
+    for _ in range(MOST_ERRORS_A_SECOND + 20):
+        ends(a_request(ending="engine_died", status=502))
+    ends(a_request(ending="engine_died", status=502)._replace(lasted_s=3.0))  # a second later
+    await ends.close(5)
+    assert len(lines) == MOST_ERRORS_A_SECOND + 1
+    assert [record.getMessage() for record in caplog.records] == ["20 more requests ended, of which there is no line"]
+
+
+async def test_lines_that_cannot_be_written_in_time_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    held = threading.Event()
+    ends = RequestEnds(None, RequestLog.ALL, lambda _trace: held.wait(30))
+    for _ in range(LIMIT + 5):
+        ends(a_request(an_attempt(1, 0, 1)))
+    held.set()
+    await ends.close(5)
+    assert [record.getMessage() for record in caplog.records] == [
+        "more requests end than lines can be written: some are left out",
+        "5 more requests ended, of which there is no line",
+    ]
 
 
 def test_a_line_has_ids_times_and_outcome(caplog: pytest.LogCaptureFixture) -> None:

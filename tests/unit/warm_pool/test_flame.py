@@ -41,6 +41,18 @@ def test_the_picture_is_one_file_without_any_script() -> None:
     assert "50.0%" in picture
 
 
+def test_a_recursion_of_thousands_is_cut_and_no_name_breaks_the_picture() -> None:
+    """Python itself allows a thousand calls in each other, and a program may allow itself more."""
+    deep = {
+        "shared": {"frames": [{"name": "again\x1b[31m"}]},
+        "profiles": [{"name": "Thread \x00", "samples": [[0] * 5000], "weights": [2.0]}],
+    }
+    root = frames_of(deep)
+    drawn = ET.fromstring(svg(root, "deep"))
+    assert root.weight == 2.0
+    assert 100 < len(list(drawn.iter("{http://www.w3.org/2000/svg}rect"))) < 300
+
+
 def test_nothing_recorded_is_said() -> None:
     assert "no sample" in svg(frames_of({"shared": {"frames": []}, "profiles": []}), "idle")
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from standby.domain.errors import Conflict, InvalidInput, NotFound
+from standby.domain.errors import Conflict, DiskFull, InvalidInput, NotFound
 from standby.domain.instance import InstanceState
 from standby.domain.model import EngineKind
 from standby.domain.profiles import ProfileAction, ProfileAnswer, ProfileOrder, ProfileState
@@ -19,7 +19,7 @@ from standby.runtime.engines.base import EngineSpec
 from standby.warm_pool import profiling
 from standby.warm_pool.managed import Managed
 from standby.warm_pool.nvidia_profilers import WORDS, command_lines
-from standby.warm_pool.profiling import KEPT, Profiler
+from standby.warm_pool.profiling import KEPT, LEAST_FREE, Profiler, free_at
 from support.waiting import until
 
 RECORDING = {"shared": {"frames": [{"name": "f", "file": "a.py", "line": 3}]}, "profiles": []}
@@ -97,6 +97,14 @@ async def test_what_py_spy_refuses_is_said(tmp_path: Path, script: str, reason: 
     left = next(one for one in (await done(profiler)).left_out if one.what == "stacks of instance e-1")
     assert reason in left.reason
     assert remedy in left.remedy
+
+
+async def test_a_disk_that_is_nearly_full_takes_no_profile(tmp_path: Path) -> None:
+    profiler = Profiler("n1", {"e-1": instance()}, tmp_path / "profiles", lambda: None, free=lambda _: LEAST_FREE - 1)
+    with pytest.raises(DiskFull, match="GiB free"):
+        profiler.carry_out(order())
+    assert not (tmp_path / "profiles").exists()
+    assert free_at(tmp_path / "not" / "yet") > 0
 
 
 async def test_what_is_not_recorded_is_named_with_its_reason(tmp_path: Path) -> None:

@@ -62,7 +62,16 @@ class EngineLogs:
             return told.model_copy(update={"missing": f"no {life}"})
         except OSError as error:
             return told.model_copy(update={"missing": f"its log cannot be read: {error.strerror}"})
-        return told.model_copy(update={"lines": lines, "cut": cut})
+        kept = _fitting(lines, share)
+        return told.model_copy(update={"lines": kept, "cut": cut or len(kept) < len(lines)})
+
+
+def _fitting(lines: tuple[str, ...], share: int) -> tuple[str, ...]:
+    """Return the last lines that take no more than ``share`` bytes: each byte that was no text has become three."""
+    left, first = share, len(lines)
+    while first and (left := left - len(lines[first - 1].encode())) >= 0:
+        first -= 1
+    return lines[first:]
 
 
 def _is_meant(managed: Managed, order: LogOrder) -> bool:

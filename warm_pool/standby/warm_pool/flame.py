@@ -12,6 +12,8 @@ _WIDTH: Final = 1200.0
 _ROW: Final = 17
 _TOP: Final = 44
 _LETTER: Final = 6.8  # of the 11 px monospaced type below
+_DEEPEST: Final = 200
+"""Frames of a stack from its beginning on: a recursion may have thousands, and so would the drawing and our own calls."""
 _THINNEST: Final = 0.4
 """Frames narrower than this many pixels are left out: nobody sees them, and a deep recording has thousands."""
 
@@ -44,7 +46,7 @@ def frames_of(recording: Mapping[str, Any]) -> Frame:
         root = Frame("all")
         for thread in recording["profiles"]:
             for stack, weight in zip(thread["samples"], thread["weights"], strict=True):
-                _add(root, [str(thread["name"]), *(names[index] for index in stack)], float(weight))
+                _add(root, [_printable(str(thread["name"])), *(names[index] for index in stack[:_DEEPEST])], float(weight))
     except (KeyError, TypeError, IndexError) as error:
         raise ValueError(f"no speedscope recording: {error!r}") from error
     return root
@@ -71,10 +73,15 @@ def _add(root: Frame, stack: list[str], weight: float) -> None:
         here.weight += weight
 
 
+def _printable(name: str) -> str:
+    """Return a name without what XML forbids: threads are called whatever a program calls them."""
+    return "".join(letter if letter.isprintable() else "�" for letter in name)
+
+
 def _named(frame: Mapping[str, Any]) -> str:
     file = "/".join(str(frame.get("file") or "").split("/")[-2:])
     line = f":{frame['line']}" if frame.get("line") else ""
-    return f"{frame['name']} ({file}{line})" if file else str(frame["name"])
+    return _printable(f"{frame['name']} ({file}{line})" if file else str(frame["name"]))
 
 
 def _boxes(frame: Frame, whole: float, left: float, bottom: int) -> Iterator[str]:

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from standby.bus.connection import Bus
 from standby.bus.subjects import profile_subject
 from standby.bus.subscription import Subscription
-from standby.domain.errors import Conflict, InvalidInput, NotFound
+from standby.domain.errors import Conflict, DiskFull, InvalidInput, NotFound
 from standby.domain.instance import InstanceState
 from standby.domain.model import EngineKind
 from standby.domain.profiles import MANIFEST, LeftOut, ProfileAction, ProfileAnswer, ProfileFile, ProfileOrder, ProfileState
@@ -35,9 +35,17 @@ _log = logging.getLogger(__name__)
 LEASE_S: Final = 15.0
 """Who asked looks every half second; one who has been silent for this long is gone."""
 KEPT: Final = 5
+LEAST_FREE: Final = 2 * 2**30
+"""A profile has hundreds of megabytes at most; the node's cache, logs and state lie on the same disk."""
 _LOOK_S: Final = 0.1
 _MOST_INSTANCES: Final = 8
 _ID: Final = re.compile(r"[0-9a-f]{8,32}")
+
+
+def free_at(folder: Path) -> int:
+    """Return the bytes that are free where ``folder`` is, or will be."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(there).free
 
 
 @dataclass
@@ -92,6 +100,7 @@ class Profiler:
     py_spy: Callable[[], str | None] = find_py_spy
     clock: Callable[[], float] = time.monotonic
     lease_s: float = LEASE_S
+    free: Callable[[Path], int] = free_at
     _sessions: OrderedDict[str, Session] = field(default_factory=OrderedDict)
     _task: asyncio.Task[None] | None = None
 
@@ -112,7 +121,10 @@ class Profiler:
         return self.carry_out(order).encode()
 
     def carry_out(self, order: ProfileOrder) -> ProfileAnswer:
-        """Start, look at or stop a profile; never waits. Raises NotFound, Conflict (another one is being recorded)."""
+        """Start, look at or stop a profile; never waits.
+
+        Raises NotFound, Conflict (another one is being recorded), DiskFull.
+        """
         session = self._sessions.get(order.id)
         if session is None:
             if order.action is not ProfileAction.START:
@@ -135,6 +147,12 @@ class Profiler:
             raise Conflict(
                 f"node {self.node!r} is recording profile {busy.order.id} of endpoint {busy.order.endpoint!r} already",
                 remedy="wait until it is done; two at once would measure each other",
+            )
+        free = self.free(self.folder)
+        if free < LEAST_FREE:
+            raise DiskFull(
+                f"node {self.node!r} has {free / 2**30:.1f} GiB free for a profile, it needs {LEAST_FREE / 2**30:g}",
+                remedy=f"make room on the disk of {self.folder}",
             )
         session = Session(order, self.folder / order.id, time.time(), self.clock(), looked=self.clock())
         self._sessions[order.id] = session

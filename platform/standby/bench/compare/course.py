@@ -125,7 +125,8 @@ class Course:
                     continue
                 at_s = self._now()
                 (sample,) = await self._ask(lane, plan, Act.COLD)
-                lane.cold.append(cold_start(at_s, how, sample))
+                phases = await lane.subject.phases(sample)
+                lane.cold.append(cold_start(at_s, how, sample._replace(phases_ms=phases)))
                 self.say(f"cold start {number + 1} of {lane.subject.target.name}: {in_short(sample)}")
 
     async def _burst(self) -> None:

@@ -37,7 +37,8 @@ def compare_page(compared: Comparison, rows: Sequence[Row]) -> Page:
             _how(compared),
         ),
         footer=f"Latencies count from the moment in which a request was due. Ratios come with the interval that holds them in "
-        f"95 of 100 cases (bootstrap); below {FEWEST} values on a side nothing is claimed.",
+        f"95 of 100 cases: of warm percentiles by bootstrap, of cold starts round by round by the sign test. Below {FEWEST} "
+        "values nothing is claimed.",
         data=_data(compared),
     )
 

@@ -6,10 +6,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from standby.bench.compare.values import Holding, Reached
 from standby.bench.load import Target
+from standby.bench.values import Sample
+
+Phases: TypeAlias = tuple[tuple[str, float], ...]
 
 
 class Subject(Protocol):
@@ -28,6 +31,9 @@ class Subject(Protocol):
 
     async def falling(self) -> Reached:
         """Return as soon as it has begun to scale in; not ok: nobody can say when that is."""
+
+    async def phases(self, sample: Sample) -> Phases:
+        """Return the milliseconds of each phase of the cold start that an answer had to wait for."""
 
     async def ended(self) -> str:
         """Return why it cannot answer any more, where somebody knows; empty: nobody does."""
@@ -55,6 +61,10 @@ class Plain:
     async def falling(self) -> Reached:
         """Nobody knows."""
         return Reached(ok=False, words="nothing says when it scales in")
+
+    async def phases(self, sample: Sample) -> Phases:
+        """Return those that the answer names."""
+        return sample.phases_ms
 
     async def ended(self) -> str:
         """Nobody knows."""

@@ -18,9 +18,10 @@ import httpx
 
 from standby.bench.baseline_proxy import STATUS_PATH, STOP_PATH
 from standby.bench.compare.held import GB
-from standby.bench.compare.subject import looked_until
+from standby.bench.compare.subject import Phases, looked_until
 from standby.bench.compare.values import Holding, Reached
 from standby.bench.load import Target
+from standby.bench.values import Sample
 from standby.domain.errors import ConfigurationError
 from standby.host.tasks import end
 
@@ -118,6 +119,16 @@ class ContainerSubject:
         if took_s is None:
             return Reached(ok=False, words=f"still running after {self.limit_s:g} s without a request")
         return Reached(ok=True, words="its time was over: stopped")
+
+    async def phases(self, sample: Sample) -> Phases:
+        """Return those of its last start, which has steps that standby's starts have not."""
+        if not sample.ok:
+            return ()
+        try:
+            status = await self._note()
+        except httpx.HTTPError:
+            return sample.phases_ms
+        return tuple((str(name), float(ms)) for name, ms in status["phases_ms"].items())
 
     async def ended(self) -> str:
         """Return how its program ended."""

@@ -11,10 +11,11 @@ from typing import Any, Final, Protocol, cast
 from urllib.parse import quote
 
 from standby.bench.compare.held import NOTHING, Look, awake_bytes, held_gb_s
-from standby.bench.compare.subject import looked_until
+from standby.bench.compare.subject import Phases, looked_until
 from standby.bench.compare.values import Holding, Reached
 from standby.bench.load import Target
 from standby.bench.session import Session
+from standby.bench.values import Sample
 from standby.domain.errors import NotFound, StandbyError
 from standby.domain.instance import InstanceState
 from standby.host.tasks import end
@@ -106,6 +107,10 @@ class StandbySubject:
             return Reached(ok=False, words=f"still ready after {self.limit_s:g} s without a request")
         left = f"{self._ready} of {most} instances still ready" if self._ready else seen
         return Reached(ok=True, words=left)
+
+    async def phases(self, sample: Sample) -> Phases:
+        """Return those that the answer names."""
+        return sample.phases_ms
 
     async def ended(self) -> str:
         """Return what the gateway says of the endpoint, where that explains it."""

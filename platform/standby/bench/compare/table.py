@@ -7,7 +7,7 @@ from statistics import median
 from typing import Final
 
 from standby.bench.compare.held import GB
-from standby.bench.compare.ratio import in_words
+from standby.bench.compare.ratio import in_words, rounds_in_words
 from standby.bench.compare.values import Act, Burst, ColdStart, Comparison, Figure, Known, Row, Side
 from standby.bench.page_scales import amount, mebibytes, seconds, share
 from standby.bench.statistics import keeps, nearest_rank
@@ -95,8 +95,8 @@ def _cold(compared: Comparison) -> list[Row]:
         ways = dict.fromkeys(one.reached for one in side.cold)
         return _measured("; ".join(ways)) if ways else _missing(side, Act.COLD)
 
-    times = [[one.ttft_s for one in side.cold if one.ttft_s is not None] for side in compared.sides]
-    verdict = in_words(times[0], times[1], 50, seed=compared.workload.seed)
+    rounds = zip(compared.a.cold, compared.b.cold, strict=False)
+    verdict = rounds_in_words([(a.ttft_s, b.ttft_s) for a, b in rounds if a.ttft_s is not None and b.ttft_s is not None])
     return [
         _row("cold start to the first token", compared, figure, verdict),
         _row("its phases, medians", compared, parts),

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 import pydantic_core
 from botocore.eventstream import EventStreamBuffer, ParserError
 
+from standby.bench.targets.words import class_of, original_status, plain, said, said_in, text_of_bytes
 from standby.bench.values import ErrorClass
 
 MOST_HELD: Final = 64 * 1024 * 1024
-MOST_SAID: Final = 300
+# What is held of a line is copied with each piece that comes: a longer one would keep the generator from its other answers.
+MOST_LINE: Final = 4 * 1024 * 1024
+MOST_TOKENS: Final = 10_000_000
+"""A usage beyond it is no count: one absurd answer must not be the run's tokens per second."""
 
 _FRAMES: Final = b"application/vnd.amazon.eventstream"
 _DONE: Final = b"[DONE]"
@@ -46,16 +51,14 @@ class Facts:
     def failed(self, error: ErrorClass, message: str) -> None:
         """The answer is none; the first reason stands."""
         if not self.error:
-            self.error, self.message = error.value, message[:MOST_SAID]
+            self.error, self.message = error.value, plain(message)
 
     def used(self, content: dict[str, Any]) -> None:
         """Take the usage that a piece tells."""
         usage = content.get("usage")
         if isinstance(usage, dict):
-            if isinstance(prompt := usage.get("prompt_tokens"), int):
-                self.prompt = prompt
-            if isinstance(completion := usage.get("completion_tokens"), int):
-                self.completion = completion
+            self.prompt = _count(usage.get("prompt_tokens"), self.prompt)
+            self.completion = _count(usage.get("completion_tokens"), self.completion)
 
 
 class Reader(Protocol):
@@ -68,11 +71,14 @@ class Reader(Protocol):
         """The body has come to its orderly end."""
 
 
-def reader_of(status: int, content_type: bytes, facts: Facts) -> Reader:
+def reader_of(status: int, headers: Mapping[bytes, bytes], facts: Facts) -> Reader:
     """Return the reader for an answer with this head."""
     if status // 100 != 2:
-        return _Refusal(status, facts)
-    media = content_type.lower()
+        return _Refusal(status, facts, headers.get(b"location", b""))
+    if headers.get(b"content-encoding", b"identity").lower() != b"identity":
+        coding = headers[b"content-encoding"].decode("latin-1")
+        facts.failed(ErrorClass.RUBBISH, f"the answer is compressed ({coding}), which was not asked for")
+    media = headers.get(b"content-type", b"").lower()
     if media.startswith(_FRAMES):
         return _Frames(facts)
     if media.startswith((b"text/event-stream", b"application/jsonlines", b"application/x-ndjson")):
@@ -90,19 +96,25 @@ class Lines:
         self._facts = facts
         self._held = b""
         self._openai = False
+        self._failing = False  # the next data is an error's
 
     def feed(self, data: bytes, now: float) -> None:
         """Take bytes that have come at ``now``."""
         lines = (self._held + data).split(b"\n")
         self._held = lines.pop()
-        if len(self._held) > MOST_HELD:
-            self._facts.failed(ErrorClass.RUBBISH, f"a line of the stream is longer than {MOST_HELD} bytes")
+        if len(self._held) > MOST_LINE:
+            self._facts.failed(ErrorClass.RUBBISH, f"a line of the stream is longer than {MOST_LINE} bytes")
             self._held = b""
         for line in lines:
             if line[:5] == b"data:":
                 self._data(line[5:].strip(), now)
             elif line[:1] == b"{":
                 self._data(line.strip(), now)
+            elif line[:6] == b"event:":
+                self._failing = line[6:].strip() == b"error"
+            elif line[:6] == b"error:":
+                # llama.cpp's server has such lines, which no specification knows.
+                self._facts.failed(ErrorClass.STREAM_ERROR, said_in(line[6:].strip()))
 
     def end(self, now: float) -> None:
         """The body has come to its orderly end."""
@@ -120,21 +132,15 @@ class Lines:
 
     def _data(self, data: bytes, now: float) -> None:
         facts = self._facts
+        if self._failing:
+            facts.failed(ErrorClass.STREAM_ERROR, said_in(data))
+            return
         if data == _DONE:
             facts.finished = True
             return
-        try:
-            content = pydantic_core.from_json(data)
-        except ValueError:
-            facts.failed(ErrorClass.RUBBISH, f"an event of the stream is no JSON: {_text(data)}")
+        content = _object(data, "an event of the stream", facts)
+        if content is None:
             return
-        if not isinstance(content, dict):
-            facts.failed(ErrorClass.RUBBISH, f"an event of the stream is no object: {_text(data)}")
-            return
-        if content.get("error"):
-            facts.failed(ErrorClass.STREAM_ERROR, said(content))
-            return
-        facts.used(content)
         choices = content.get("choices")
         if isinstance(choices, list):
             self._openai = True
@@ -159,8 +165,8 @@ class Lines:
         if content.get("generated_text") is not None:
             facts.finished = True
         details = content.get("details")
-        if isinstance(details, dict) and isinstance(count := details.get("generated_tokens"), int):
-            facts.completion = count
+        if isinstance(details, dict):
+            facts.completion = _count(details.get("generated_tokens"), facts.completion)
 
 
 class _Frames:
@@ -230,73 +236,46 @@ class _Whole(_Held):
         if not body.strip():
             facts.failed(ErrorClass.EMPTY, "the body is empty")
             return
-        try:
-            content = pydantic_core.from_json(body)
-        except ValueError:
-            facts.failed(ErrorClass.RUBBISH, f"the answer is no JSON: {_text(body)}")
+        content = _object(body, "the answer", facts)
+        if content is None:
             return
-        if isinstance(content, list) and content:
-            content = content[0]
-        if not isinstance(content, dict):
-            facts.failed(ErrorClass.RUBBISH, f"the answer is no object: {_text(body)}")
-            return
-        if content.get("error"):
-            facts.failed(ErrorClass.STREAM_ERROR, said(content))
-            return
-        facts.used(content)
         text = _text_of(content)
         if text is None:
-            facts.failed(ErrorClass.RUBBISH, f"the answer has no generated text: {_text(body)}")
+            facts.failed(ErrorClass.RUBBISH, f"the answer has no generated text: {text_of_bytes(body)}")
         elif not text and not facts.completion:
             facts.failed(ErrorClass.EMPTY, "the generated text is empty")
 
 
 class _Refusal(_Held):
-    def __init__(self, status: int, facts: Facts) -> None:
+    def __init__(self, status: int, facts: Facts, location: bytes) -> None:
         super().__init__(facts)
         self._status = status
+        self._location = location
 
     def _read(self, body: bytes) -> None:
-        status = _original_status(self._status, body)
-        self._facts.failed(class_of(status), f"HTTP {self._status}: {said_in(body)}")
+        status = original_status(self._status, body)
+        # Not followed: what would be measured is another server.
+        elsewhere = f" to {self._location.decode('latin-1')}" if self._location and status // 100 == 3 else ""
+        self._facts.failed(class_of(status), f"HTTP {self._status}{elsewhere}: {said_in(body)}")
 
 
-def class_of(status: int) -> ErrorClass:
-    """Return the class of an HTTP status that is no success."""
-    if status == 429:
-        return ErrorClass.THROTTLED
-    if status >= 500:
-        return ErrorClass.SERVER
-    return ErrorClass.CLIENT if status >= 400 else ErrorClass.RUBBISH
-
-
-def said(content: dict[str, Any]) -> str:
-    """Return the words of an error in OpenAI's envelope or in AWS's."""
-    error = content.get("error", content)
-    if isinstance(error, dict):
-        words = next((error[name] for name in ("message", "Message", "detail") if error.get(name)), error)
-        return str(words)
-    return str(error)
-
-
-def said_in(body: bytes) -> str:
-    """Return the words of an error's body, cut short."""
+def _object(data: bytes, what: str, facts: Facts) -> dict[str, Any] | None:
+    """Return an answer's JSON object, its usage noted; None where it is none or an error, which is noted instead."""
     try:
-        content = pydantic_core.from_json(body)
+        content = pydantic_core.from_json(data)
     except ValueError:
-        return _text(body) or "(no body)"
-    return (said(content) if isinstance(content, dict) else str(content))[:MOST_SAID]
-
-
-def _original_status(status: int, body: bytes) -> int:
-    """Return the model server's own status where SageMaker has hidden it behind 424 (ModelError)."""
-    if status != 424:
-        return status
-    try:
-        original = pydantic_core.from_json(body)["OriginalStatusCode"]
-    except (ValueError, KeyError, TypeError):
-        return status
-    return original if isinstance(original, int) and 300 <= original <= 599 else status
+        facts.failed(ErrorClass.RUBBISH, f"{what} is no JSON: {text_of_bytes(data)}")
+        return None
+    if isinstance(content, list) and content:
+        content = content[0]
+    if not isinstance(content, dict):
+        facts.failed(ErrorClass.RUBBISH, f"{what} is no object: {text_of_bytes(data)}")
+        return None
+    if content.get("error"):
+        facts.failed(ErrorClass.STREAM_ERROR, said(content))
+        return None
+    facts.used(content)
+    return content
 
 
 def _text_of(content: dict[str, Any]) -> str | None:
@@ -311,5 +290,7 @@ def _text_of(content: dict[str, Any]) -> str | None:
     return str(choices[0]["text"] or "") if "text" in choices[0] else None
 
 
-def _text(data: bytes) -> str:
-    return data[:MOST_SAID].decode(errors="replace").strip()
+def _count(said: object, known: int | None) -> int | None:
+    """Return a count of tokens that a server tells, or what is ``known`` where it is none."""
+    valid = isinstance(said, int) and not isinstance(said, bool) and 0 <= said <= MOST_TOKENS
+    return said if valid else known  # type: ignore[return-value] # an int where it is valid

@@ -14,6 +14,7 @@ from standby.bench.targets.http import HttpTarget
 from standby.bench.targets.requests import Asking, Form, Place, place_of
 from standby.bench.targets.sagemaker import SageMakerTarget, aws_session, sagemaker_place
 from standby.domain.errors import InvalidInput, StandbyError, Unavailable
+from standby.telemetry.redact import hide
 
 SAGEMAKER: Final = "sagemaker:"
 _PATHS: Final = {Form.CHAT: "/chat/completions", Form.COMPLETIONS: "/completions"}
@@ -91,6 +92,8 @@ def _url(url: str, options: TargetOptions, session: Session) -> Chosen:
     connection = _known(session)
     ours = connection is not None and place_of(connection.url).origin == place.origin
     if options.key is not None:
+        # Servers repeat keys in their refusals, and what they say stands in the report.
+        hide([options.key])
         headers[b"authorization"] = b"Bearer " + options.key.encode()
     elif ours and connection is not None:
         headers = _gateway_headers(connection, session)

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import Final
 
 from standby.bench.targets.answer import Facts, Reader, reader_of
+from standby.bench.targets.requests import Place
 from standby.bench.values import ErrorClass, Planned, Sample
+from standby.domain.instance import Phase, Rung
 from standby.wire.connection import Loss, ResponseHead, WireConnection
-from standby.wire.pool import STALE_WITHIN_S, ConnectionPool
+from standby.wire.pool import CONNECT_LIMIT_S, STALE_WITHIN_S, ConnectionPool
 
 Clock = Callable[[], float]
+IDLE_LIMIT: Final = 4096
 
 _RUNG: Final = b"x-standby-rung"
 _WAIT: Final = b"x-standby-wait-ms"
 _PHASES: Final = b"x-standby-phases-ms"
 _SHADOW: Final = b"x-standby-shadow"
 _IDS: Final = (b"x-amzn-requestid", b"x-request-id")
+# Others are no split of ours: a server that makes one up for each answer must not make a thousand rows.
+_RUNGS: Final = {rung.label.encode(): rung.label for rung in Rung}
+_PHASE_NAMES: Final = frozenset(phase.value for phase in Phase)
 
 
 class Exchange:
@@ -45,7 +52,7 @@ class Exchange:
         headers = dict(head.headers)
         # AWS refuses what is too much with 400 and says so by the kind of the error.
         throttled = head.status == 400 and headers.get(b"x-amzn-errortype", b"").startswith(b"Throttling")
-        self._reader = reader_of(429 if throttled else head.status, headers.get(b"content-type", b""), self.facts)
+        self._reader = reader_of(429 if throttled else head.status, headers, self.facts)
 
     def on_body(self, data: bytes, last: bool) -> None:
         """Body bytes as they came."""
@@ -89,6 +96,17 @@ class Exchange:
             self.facts.failed(ErrorClass.RESET, f"the connection was {self.lost.value} before an answer began")
         else:
             self.facts.failed(ErrorClass.BROKEN_STREAM, f"the connection was {self.lost.value} in the middle of the answer")
+
+
+def pool_of(place: Place, timeout_s: float) -> ConnectionPool:
+    """Return the connections to a place, as many as may be; ``timeout_s`` bounds connecting where it is the shorter limit."""
+    return ConnectionPool(
+        (place.host, place.port),
+        reuse_chunked=True,
+        idle_limit=IDLE_LIMIT,
+        connect_limit_s=min(CONNECT_LIMIT_S, timeout_s),
+        tls=place.tls(),
+    )
 
 
 async def carry_out(pool: ConnectionPool, data: bytes, clock: Clock, timeout_s: float) -> Exchange:
@@ -157,7 +175,7 @@ def sample_of(exchange: Exchange, planned: Planned, *, target: str, request_id: 
         prompt_tokens=planned.prompt_tokens if facts.prompt is None else facts.prompt,
         completion_tokens=facts.events if facts.completion is None else facts.completion,
         gaps_s=tuple(facts.gaps),
-        rung=marks.get(_RUNG, b"").decode("latin-1"),
+        rung=_RUNGS.get(marks.get(_RUNG, b""), ""),
         waited_s=_seconds(marks.get(_WAIT)),
         request_id=_id_of(head) or request_id,
         trace_id=trace_id,
@@ -175,9 +193,11 @@ def _id_of(head: ResponseHead | None) -> str:
 
 def _seconds(milliseconds: bytes | None) -> float | None:
     try:
-        return None if milliseconds is None else float(milliseconds) / 1000
+        seconds = None if milliseconds is None else float(milliseconds) / 1000
     except ValueError:
         return None
+    # Of a number that is none ("nan") no order could be made, and so no percentile of any request.
+    return seconds if seconds is not None and 0.0 <= seconds < math.inf else None
 
 
 def _phases(header: bytes) -> tuple[tuple[str, float], ...]:
@@ -186,9 +206,10 @@ def _phases(header: bytes) -> tuple[tuple[str, float], ...]:
         return ()
     try:
         pairs = (part.split("=") for part in header.decode("latin-1").split(","))
-        return tuple((name, float(value)) for name, value in pairs)
+        phases = tuple((name.strip(), float(value)) for name, value in pairs)
     except ValueError:
         return ()
+    return tuple((name, ms) for name, ms in phases if name in _PHASE_NAMES and 0.0 <= ms < math.inf)
 
 
 def shadowed(exchange: Exchange) -> bool | None:

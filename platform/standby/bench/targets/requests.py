@@ -13,6 +13,7 @@ import pydantic_core
 
 from standby.bench.values import Planned
 from standby.domain.errors import InvalidInput
+from standby.telemetry.redact import mask
 
 SHADOW: Final = b"x-standby-shadow"
 
@@ -89,11 +90,12 @@ def place_of(url: str) -> Place:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise InvalidInput(f"{url!r} is no URL: {error}", remedy="e.g. http://127.0.0.1:8000/v1") from error
+        raise InvalidInput(f"this is no URL: {mask(str(error))}", remedy="e.g. http://127.0.0.1:8000/v1") from error
+    # First: where there may be a password or a key, the URL is not to be repeated, neither here nor in a report.
+    if "@" in url or parts.query or parts.fragment:
+        raise InvalidInput(f"the URL of {host} has a user, a query or a fragment", remedy="give the key by --target-key")
     if parts.scheme not in ("http", "https") or not host or not url.isascii() or not url.isprintable() or " " in url:
         raise InvalidInput(f"{url!r} is no http or https URL", remedy="e.g. http://127.0.0.1:8000/v1")
-    if parts.username or parts.query or parts.fragment:
-        raise InvalidInput(f"the URL of {host} has a user, a query or a fragment", remedy="give the key by --target-key")
     return Place(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), parts.path.rstrip("/"))
 
 

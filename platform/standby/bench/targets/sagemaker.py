@@ -14,15 +14,14 @@ from urllib.parse import quote
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
-from botocore.exceptions import BotoCoreError
+from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import Session
 
-from standby.bench.targets.exchange import Clock, carry_out, sample_of, shadowed
-from standby.bench.targets.http import COUNTED, IDLE_LIMIT
+from standby.bench.targets.exchange import Clock, carry_out, pool_of, sample_of
+from standby.bench.targets.findings import Findings
 from standby.bench.targets.requests import SHADOW, Asking, Place, head_of, place_of
 from standby.bench.values import ErrorClass, Planned, Sample
 from standby.domain.errors import InvalidInput, NotAuthenticated
-from standby.wire.pool import CONNECT_LIMIT_S, ConnectionPool
 
 _SERVICE: Final = "sagemaker"
 _AWS: Final = ".amazonaws.com"
@@ -50,13 +49,7 @@ class SageMakerTarget:
     shadow: bool = True
 
     def __post_init__(self) -> None:
-        self._pool = ConnectionPool(
-            (self.place.host, self.place.port),
-            reuse_chunked=True,
-            idle_limit=IDLE_LIMIT,
-            connect_limit_s=min(CONNECT_LIMIT_S, self.timeout_s),
-            tls=self.place.tls(),
-        )
+        self._pool = pool_of(self.place, self.timeout_s)
         operation = "invocations-response-stream" if self.asking.stream else "invocations"
         self._path = f"{self.place.path}/endpoints/{quote(self.endpoint, safe='')}/{operation}"
         self._url = f"{self.place.origin}{self._path}"
@@ -67,12 +60,12 @@ class SageMakerTarget:
             self._headers["x-amzn-sagemaker-inference-component"] = self.component
         if self.shadow and not self.place.host.endswith(_AWS):
             self._headers[SHADOW.decode()] = "1"
-        self._counted = False
+        self._findings = Findings(shadow=self.shadow)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What a reader of the report must know."""
-        return (COUNTED,) if self._counted else ()
+        return self._findings.notes
 
     async def ask(self, planned: Planned, clock: Clock) -> Sample:
         """Sign and send one request and return what became of it."""
@@ -80,7 +73,8 @@ class SageMakerTarget:
         body = self.asking.body(planned)
         try:
             head = self._signed(body)
-        except BotoCoreError as error:
+        except (BotoCoreError, ClientError) as error:
+            # The second one: keys of a role are fetched anew from time to time, and AWS may refuse it.
             failed = f"the request cannot be signed: {error}"
             return Sample(
                 planned.due_s, sent_s, None, None, clock(), 0, ErrorClass.CONNECT.value, 0, 0, target=self.name, message=failed
@@ -88,8 +82,7 @@ class SageMakerTarget:
         data = b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body)
         exchange = await carry_out(self._pool, data, clock, self.timeout_s)
         exchange.sent_s = sent_s
-        if self.shadow and shadowed(exchange) is False:
-            self._counted = True
+        self._findings.add(exchange)
         return sample_of(exchange, planned, target=self.name, request_id="", trace_id="")
 
     async def close(self) -> None:

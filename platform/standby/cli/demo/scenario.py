@@ -16,15 +16,16 @@ from standby.cli.demo.caller import Caller
 from standby.cli.demo.report import Call, ConcurrentFirstRequests, Descent, Drain, Invocation
 from standby.cli.output import size
 from standby.cli.stack import Stack
-from standby.domain.errors import StandbyError
+from standby.domain.errors import StandbyError, Unavailable
 from standby.domain.instance import Rung
 
 MODEL: Final = "smol"
 ENDPOINT: Final = "smol"
 QUESTION: Final = "Name the capital of France."
 # A second of a caller's wait is worth next to nothing here, so that the whole ladder is seen in a minute; in real life it is
-# worth a thousand times as much. Only the time of the last rung is fixed: weights that nobody gives up stay on the disk.
-POLICY: Final = {"wait_price": 0.1, "keep_staged": "2s", "max_instances": 1, "slots": 4}
+# worth a thousand times as much. Asleep has a fixed time: where an engine starts in a second, these prices alone would rather
+# start it again than hold what is left of it. So has the last rung: weights that nobody gives up stay on the disk.
+POLICY: Final = {"wait_price": 0.1, "keep_asleep": "3s", "keep_staged": "2s", "max_instances": 1, "slots": 4}
 FIRST_REQUESTS: Final = 20
 DRAIN_CALLERS: Final = 4
 DRAIN_SECONDS: Final = 5.0
@@ -122,9 +123,16 @@ class Scenario:
 
     async def _descend_to(self, rung: Rung, *, note: bool = True) -> None:
         began = time.monotonic()
-        async with asyncio.timeout(STEP_LIMIT_S):
-            while not _rests_on(view := await self._endpoint(), rung):
-                await asyncio.sleep(0.02)
+        try:
+            async with asyncio.timeout(STEP_LIMIT_S):
+                while not _rests_on(view := await self._endpoint(), rung):
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            raise Unavailable(
+                f"the endpoint did not come to rest on {rung.label} within {STEP_LIMIT_S:g} s; the last word: "
+                f"{await self._reason() or 'none'}",
+                remedy="run it again with --keep-logs FOLDER and see what the controller says there",
+            ) from None
         if note:
             held = sum(instance["resident_bytes"] for instance in view["instances"])
             reason = await self._reason()

@@ -35,7 +35,7 @@ export function useWidth() {
 // One tab stop for a list; arrow keys, Home and End go through it. Items carry data-item, the list takes the handler.
 export function useRoving() {
   return useCallback((press) => {
-    const step = { ArrowDown: 1, ArrowUp: -1, Home: -Infinity, End: Infinity }[press.key];
+    const step = { ArrowDown: 1, ArrowRight: 1, ArrowUp: -1, ArrowLeft: -1, Home: -Infinity, End: Infinity }[press.key];
     if (step === undefined || !press.target.matches("[data-item]")) return;
     const items = [...press.currentTarget.querySelectorAll("[data-item]")];
     const next = Math.min(items.length - 1, Math.max(0, items.indexOf(press.target) + step));

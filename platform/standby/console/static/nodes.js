@@ -30,7 +30,7 @@ function NodeMap({ node, holders }) {
   const zygotes = Object.entries(node.zygotes ?? {});
   const words = `${bytes(resident)} held, ${bytes(reserved)} promised, ${bytes(free)} free of ${bytes(capacity)}`;
   return html`<article class="node">
-    <h3><bdi>${node.name}</bdi> <span class=${node.mode === "open" ? "muted small" : "small warn"}>${node.mode}</span></h3>
+    <h3><bdi>${node.name}</bdi> <span class=${node.mode === "open" && !node.silent ? "muted small" : "small warn"}>${node.silent ? "silent" : node.mode}</span></h3>
     ${node.words && node.words !== node.mode && html`<p class="small">${node.words}</p>`}
     <div class="memory" role="img" aria-label=${`Memory of ${node.name}: ${words}`}>
       ${named.map((one) => segment(one.id, one.resident_bytes, whole, rungClass(one.rung), `${one.endpoint}: ${bytes(one.resident_bytes)}, ${rungOf(one.rung)}`))}

@@ -99,7 +99,9 @@ export class Store {
 
   #remember() {
     const { history, totals } = this;
-    const last = history.at[history.at.length - 1] ?? 0;
+    // A gateway whose clock was set back, or another one's, would be waited for until it has caught up.
+    while (history.at.at(-1) > this.at) for (const column of Object.values(history)) column.pop();
+    const last = history.at.at(-1) ?? 0;
     if (this.at - last < 0.4) return;
     history.at.push(this.at);
     history.rps.push(totals.rps ?? 0);

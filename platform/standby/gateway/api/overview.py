@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncGenerator
+from typing import ClassVar, Final
 
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Send
+from starlette.types import Scope as Connection
 
 from standby.console.feed import FASTEST_S, SLOWEST_S, Feed
 from standby.console.values import Scope
@@ -15,12 +18,16 @@ from standby.domain.errors import Forbidden, InvalidInput, Unavailable
 from standby.gateway.api.context import ApiRoute, Call
 from standby.gateway.api.responses import JSON_TYPE
 
+_log = logging.getLogger(__name__)
+
 EVERY_S: Final = 1.0
+_EVENTS: Final = "text/event-stream"
+_NOT_KEPT: Final = {"cache-control": "no-store"}
 
 
 async def show(call: Call) -> Response:
     """All of it, as it is now. ``?tenants=all`` is every tenant's, for administrators. Raises Forbidden, InvalidInput."""
-    return Response(_feed(call).text(_scope(call)), media_type=JSON_TYPE, headers={"cache-control": "no-store"})
+    return Response(_feed(call).text(_scope(call)), media_type=JSON_TYPE, headers=_NOT_KEPT)
 
 
 async def stream(call: Call) -> Response:
@@ -29,11 +36,38 @@ async def stream(call: Call) -> Response:
     A comment line shows that the stream is alive where nothing changes. It ends with the key that opened it, or its tenant.
     Raises Forbidden, InvalidInput.
     """
-    pieces = _pieces(call, _feed(call), _scope(call), _every_s(call))
-    return StreamingResponse(pieces, media_type="text/event-stream", headers={"cache-control": "no-store"})
+    feed, scope, every_s = _feed(call), _scope(call), _every_s(call)
+    if call.request.method == "HEAD":
+        # Its answer ends with the head, and whoever asked would never be told that a stream without a body goes on.
+        return Response(media_type=_EVENTS, headers=_NOT_KEPT)
+    return Stream(_pieces(call, feed, scope, every_s))
 
 
-async def _pieces(call: Call, feed: Feed, scope: Scope, every_s: float) -> AsyncIterator[str]:
+class Stream(StreamingResponse):
+    """Ends where its reader has taken nothing for ``patience_s``: what it was told last is kept for it, and may be large."""
+
+    patience_s: ClassVar[float] = 30.0
+
+    def __init__(self, pieces: AsyncGenerator[str, None]) -> None:
+        super().__init__(pieces, media_type=_EVENTS, headers=_NOT_KEPT)
+        self._pieces = pieces
+
+    async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
+        """Send the pieces as they come, and close what they come from in any case (ASGI)."""
+
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(self.patience_s):
+                await send(message)
+
+        try:
+            await super().__call__(connection, receive, send_in_time)
+        except* TimeoutError:
+            _log.info("a stream of the overview was ended: nobody has read it for %g s", self.patience_s)
+        finally:
+            await self._pieces.aclose()
+
+
+async def _pieces(call: Call, feed: Feed, scope: Scope, every_s: float) -> AsyncGenerator[str, None]:
     context = call.context
     stopping = asyncio.create_task(context.stopping.wait())
     stopping.add_done_callback(lambda _: feed.wake())
