@@ -74,9 +74,7 @@ class Dispatcher:
         self, desk: Desk, arrival: Arrival, job: Job, receive: Receive, send: Send, on_gone: OnGone | None = None
     ) -> str | None:
         """Carry out one request; see ``standby.sagemaker.runtime.contract.Invoker.run``. Raises ClientGone too."""
-        account = self.accounts.shadow if job.shadow else self.accounts.of(desk)
-        if job.shadow:
-            metrics.SHADOW_REQUESTS.labels(desk.route.endpoint.tenant, desk.route.endpoint.name).inc()
+        account = self.accounts.shadow_of(desk) if job.shadow else self.accounts.of(desk)
         work = Work(desk, account, arrival, job, send)
         task = asyncio.current_task(self.doors.loop)
         assert task is not None

@@ -30,7 +30,9 @@ class RequestLog(StrEnum):
 class RequestEnds:
     """Called with each request that has ended, in its own time: it decides and hands over."""
 
-    def __init__(self, tracing: Tracing | None, told: RequestLog, write: Callable[[RequestTrace], object] | None = None) -> None:
+    def __init__(
+        self, tracing: Tracing | None, told: RequestLog, write: Callable[[RequestTrace], object] | None = None
+    ) -> None:
         """``write`` writes a line, in a thread."""
         self._tracing = tracing
         self._told = told

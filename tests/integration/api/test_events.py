@@ -55,6 +55,14 @@ async def test_a_tenant_follows_its_own_events(control: Control) -> None:
         assert (await next_event(lines))["id"] == f"{ONE}-2"
 
 
+async def test_the_head_of_a_stream_is_an_answer_that_ends(control: Control) -> None:
+    """A server hides the body of its answer to HEAD: an endless one would keep the connection for ever."""
+    async with asyncio.timeout(10), control.client("one") as client:
+        for _ in range(2):
+            answer = await client.head("/api/v1/events")
+            assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
+
+
 async def test_a_stream_ends_with_the_key_that_opened_it(control: Control) -> None:
     """Field case B44: a stream outlives the check of its key, and must not outlive the key."""
     async with stream(control, "one") as lines:

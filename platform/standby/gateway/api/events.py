@@ -37,6 +37,9 @@ async def follow(call: Call) -> Response:
             f"there is no kind of event {call.request.query_params['kind'][:40]!r}",
             remedy=f"known are: {', '.join(sorted(KINDS))}",
         )
+    if call.request.method == "HEAD":
+        # The server would hide an endless stream's body, and go on with it.
+        return Response(media_type="text/event-stream", headers={"cache-control": "no-store"})
     # The first line is sent only once the subscription stands, so that a caller who has seen it misses nothing.
     first = await anext(stream)
     return StreamingResponse(_chain(first, stream), media_type="text/event-stream", headers={"cache-control": "no-store"})
