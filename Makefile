@@ -61,8 +61,9 @@ format: $(DEV) ## Rewrite the code in the house's format.
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-reference: $(DEV) ## Rewrite docs/settings.md, docs/metrics.md and the option tables of docs/engines.md from the code.
+reference: $(DEV) ## Rewrite docs/settings.md, docs/metrics.md, the option tables of docs/engines.md and the dashboards from the code.
 	$(BIN)/python tests/support/reference.py
+	PYTHONPATH=tests $(BIN)/python tests/support/dashboards.py
 
 test: $(DEV) ## All tests, against real parts.
 	$(BIN)/python -m pytest $(TEST_ARGS)

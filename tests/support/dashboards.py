@@ -1,4 +1,4 @@
-"""The Grafana dashboards below ``infra/grafana/``, made from plain tables: ``python tests/support/dashboards.py`` writes them.
+"""The Grafana dashboards below ``infra/grafana/``, made from plain tables: ``make reference`` writes them.
 
 A panel is its title, its unit and its queries; places on the page follow from the order. Each query is a pair: PromQL, and
 the legend in Grafana's words. ``$tenant``, ``$endpoint`` and ``$node`` are the dashboard's own variables.

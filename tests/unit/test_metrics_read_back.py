@@ -18,8 +18,8 @@ def test_what_is_read_is_what_a_scrape_shows() -> None:
     for seconds in (0.5, 1.5, 1.6, 9.0):
         histogram.labels("t").observe(seconds)
 
-    assert dict(reading.values(counter)) == {("t", "ok"): 3.0, ("u", "ok"): 1.0}
-    assert dict(reading.sums(histogram)) == {("t",): 12.6}
+    assert [reading.value_of(counter, (tenant, "ok")) for tenant in ("t", "u", "nobody")] == [3.0, 1.0, 0.0]
+    assert [reading.sum_of(histogram, (tenant,)) for tenant in ("t", "nobody")] == [12.6, 0.0]
     assert reading.buckets_of(histogram, ("t",)) == [1.0, 2.0, 1.0]
     assert reading.buckets_of(histogram, ("nobody",)) is None
     assert reading.bounds(histogram) == (1.0, 2.0, float("inf"))

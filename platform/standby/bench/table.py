@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -26,6 +26,7 @@ def print_summary(summary: Summary, console: Console) -> None:
     if summary.errors:
         console.print(_error_table(summary))
     if summary.tail is not None and summary.tail.phases:
+        console.print(_tail_words(summary.tail), highlight=False)
         console.print(_tail_table(summary.tail))
     if summary.generator.invalid:
         console.print(f"[bold red]INVALID[/]: {escape(summary.generator.invalid)}", highlight=False)
@@ -52,22 +53,29 @@ def _head(summary: Summary) -> Iterator[str]:
 
 
 def _latency_table(summary: Summary) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("LATENCY")
-    for name in ("COUNT", "MEAN", "P50", "P90", "P95", "P99", "MAX"):
-        table.add_column(name, justify="right")
-    _add(table, "", summary.all)
+    table = _table("LATENCY", "COUNT", "MEAN", "P50", "P90", "P95", "P99", "MAX")
+    _add(table, _MEASURES, summary.all)
     for rung, latencies in summary.by_rung.items():
         table.add_section()
-        _add(table, f"from {rung}: ", latencies)
+        table.add_row(f"from {escape(rung)}")
+        _add(table, _WHOLE_ONLY, latencies, indent="  ")
     return table
 
 
-def _add(table: Table, prefix: str, latencies: Latencies) -> None:
-    for name, member in _MEASURES if not prefix else _WHOLE_ONLY:
+def _table(first: str, *numbers: str) -> Table:
+    """Return a table that fits into 80 columns: numbers are never broken, names are."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table.add_column(first, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _add(table: Table, measures: Iterable[tuple[str, str]], latencies: Latencies, indent: str = "") -> None:
+    for name, member in measures:
         measured: Percentiles = getattr(latencies, member)
         if measured.count:
-            table.add_row(escape(prefix + name), str(measured.count), *_cells(measured))
+            table.add_row(indent + name, str(measured.count), *_cells(measured))
 
 
 def _cells(measured: Percentiles) -> Iterator[str]:
@@ -76,10 +84,7 @@ def _cells(measured: Percentiles) -> Iterator[str]:
 
 
 def _step_table(summary: Summary) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column("STEP")
-    for name in ("REQUESTS", "FAILED", "ANSWERS/S", "TTFT P50", "TTFT P99", "E2E P50", "E2E P99"):
-        table.add_column(name, justify="right")
+    table = _table("STEP", "REQUESTS", "FAILED", "ANSWERS/S", "TTFT P50", "TTFT P99", "E2E P50", "E2E P99")
     for step in summary.by_step:
         rate = "" if step.requests_per_s is None else f"{step.requests_per_s:.2f}"
         ttft, e2e = step.latencies.ttft, step.latencies.e2e
@@ -98,21 +103,23 @@ def _error_table(summary: Summary) -> Table:
     return table
 
 
+def _tail_words(tail: Tail) -> str:
+    gap = "" if tail.gap_s is None else f", P99 is {duration(tail.gap_s)} above P90"
+    return f"where the slowest {tail.requests} spent their time{gap}"
+
+
 def _tail_table(tail: Tail) -> Table:
-    gap = "" if tail.gap_s is None else f" (P99 is {duration(tail.gap_s)} above P90)"
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    table.add_column(f"THE SLOWEST {tail.requests}{gap}")
-    for name in ("THEIR MEAN", "THE OTHERS'", "MORE BY"):
-        table.add_column(name, justify="right")
+    table = _table("PHASE", "THEIR MEAN", "THE OTHERS'", "MORE BY")
     for phase in tail.phases:
         table.add_row(phase.phase, duration(phase.tail_s), duration(phase.rest_s), duration(phase.excess_s))
     return table
 
 
 def duration(seconds: float | None) -> str:
-    """Return seconds as people read latencies; empty for None."""
+    """Return seconds as people read latencies, in three digits; empty for None."""
     if seconds is None:
         return ""
-    if abs(seconds) < 0.01:
-        return f"{seconds * 1000:.2f} ms"
-    return f"{seconds * 1000:.1f} ms" if abs(seconds) < 1.0 else f"{seconds:.2f} s"
+    value, unit = (seconds * 1000, "ms") if abs(seconds) < 1.0 else (seconds, "s")
+    digits = 2 if abs(value) < 10.0 else 1 if abs(value) < 100.0 else 0
+    # No minus before a zero.
+    return f"{round(value, digits) + 0.0:.{digits}f} {unit}"

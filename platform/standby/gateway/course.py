@@ -159,7 +159,7 @@ class Work:
             return 0, headers
         self.sampled = self.sampled or grant.activation is not None
         if not (self.sampled or head.told):
-            return 0, headers
+            return 0, trace_context.without(headers) if head.broken else headers
         span = new_span_id()
         flags = head.flags | trace_context.SAMPLED if self.sampled else head.flags & ~trace_context.SAMPLED
         return span, trace_context.replaced(headers, trace_context.Context(head.trace, span, flags), head.state)

@@ -27,6 +27,7 @@ _LONGEST_ANSWER: Final = 64 * 1024
 _REMEMBERED: Final = 4096
 _KINDS: Final = {SpanKind.INTERNAL: 1, SpanKind.SERVER: 2, SpanKind.CLIENT: 3, SpanKind.CONSUMER: 5}
 _ERROR: Final = 2
+_INT_BITS: Final = 64
 # Flags of a span and of a link: sampled; whether its parent is another process's is known; it is.
 _SAMPLED, _KNOWN, _REMOTE = 0x1, 0x100, 0x200
 
@@ -143,11 +144,12 @@ class _Pairs:
         common = self._common
         if isinstance(value, bool):
             held = common.AnyValue(bool_value=value)
-        elif isinstance(value, int):
+        elif isinstance(value, int) and value.bit_length() < _INT_BITS:
             held = common.AnyValue(int_value=value)
         elif isinstance(value, float):
             held = common.AnyValue(double_value=value)
         else:
-            held = common.AnyValue(string_value=value)
+            # An engine may count 10^30 tokens, and half a surrogate is text in JSON: neither may cost the batch it is in.
+            held = common.AnyValue(string_value=str(value).encode(errors="replace").decode())
         pair: KeyValue = common.KeyValue(key=name, value=held)
         return pair

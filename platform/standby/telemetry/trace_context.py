@@ -42,7 +42,8 @@ class Context(NamedTuple):
 class Head(NamedTuple):
     """A request's trace at its arrival; ``parent``: the caller's span, 0 where there is none; ``path``: what was asked.
 
-    ``sampled`` is what was decided by then: errors and cold starts are kept beyond it. ``told``: the caller named the trace.
+    ``sampled`` is what was decided by then: errors and cold starts are kept beyond it. ``told``: the caller named the trace;
+    ``broken``: he tried to, against the rules, and nobody behind the gateway may read it more kindly.
     """
 
     trace: int
@@ -51,6 +52,7 @@ class Head(NamedTuple):
     sampled: bool
     state: bytes
     path: str
+    broken: bool = False
 
     @property
     def told(self) -> bool:
@@ -100,11 +102,16 @@ def state_of(values: Iterable[bytes]) -> bytes:
 
 def replaced(headers: Headers, context: Context, state: bytes) -> Headers:
     """Return the headers with this context in place of what they say, behind all others: doors look for it there."""
-    kept = [header for header in headers if header[0] not in (TRACEPARENT, TRACESTATE)]
+    kept = without(headers)
     kept.append((TRACEPARENT, written(context)))
     if state:
         kept.append((TRACESTATE, state))
     return kept
+
+
+def without(headers: Headers) -> Headers:
+    """Return the headers without what they say of a trace."""
+    return [header for header in headers if header[0] not in (TRACEPARENT, TRACESTATE)]
 
 
 def of_activation(activation: str) -> Context:

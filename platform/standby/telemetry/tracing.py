@@ -16,7 +16,7 @@ from standby.telemetry.background import LIMIT, Background
 from standby.telemetry.otlp import Exporter
 from standby.telemetry.sampling import Sampler
 from standby.telemetry.spans import Span, new_trace_id
-from standby.telemetry.trace_context import RANDOM, TRACEPARENT, Head, Headers, read
+from standby.telemetry.trace_context import RANDOM, TRACEPARENT, Context, Head, Headers, read
 from standby.telemetry.tracing_settings import TracingSettings, headers_of
 
 MOST_AT_ONCE: Final = 256
@@ -25,6 +25,9 @@ EVERY_S: Final = 1.0
 _SAY_EVERY_S: Final = 60.0
 # Half a millisecond. Each time that both threads change places costs a twentieth of that.
 _MADE_AT_ONCE: Final = 32
+# Each gateway's, of all callers: one who wants all of his kept, or picks ids that the ratio keeps, must not fill the queue and
+# the collector, where the errors and cold starts of others go too.
+MOST_TOLD_A_SECOND: Final = 100
 
 _log = logging.getLogger(__name__)
 
@@ -41,22 +44,35 @@ class Sends(Protocol):
 class Tracing:
     """What a process has where it traces. All methods belong to the event loop's thread."""
 
-    def __init__(self, sends: Sends, sampler: Sampler, *, limit: int = LIMIT, every_s: float = EVERY_S) -> None:
+    def __init__(
+        self,
+        sends: Sends,
+        sampler: Sampler,
+        *,
+        limit: int = LIMIT,
+        every_s: float = EVERY_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``clock``: in seconds, monotonic."""
         self.sampler = sampler
         self._sends = sends
+        self._clock = clock
+        self._second = self._told = 0
         self._failed_at = -_SAY_EVERY_S
         self._background: Background[Make] = Background("spans", self._export, lost=lost, limit=limit, after_s=every_s)
 
     def head(self, headers: Headers, path: str) -> Head:
         """Return the trace of a request that has just come: its caller's, or a new one."""
+        broken = False
         for name, _ in headers:
             if name == TRACEPARENT:
                 given, state = read(headers)
+                broken = given is None
                 if given is not None:
-                    return Head(given.trace, given.span, given.flags, self.sampler.keeps(given.trace, given), state, path)
+                    return Head(given.trace, given.span, given.flags, self._keeps_told(given), state, path)
                 break
         trace = new_trace_id()
-        return Head(trace, 0, RANDOM, self.sampler.keeps(trace), b"", path)
+        return Head(trace, 0, RANDOM, self.sampler.keeps(trace), b"", path, broken)
 
     def add(self, make: Make) -> None:
         """Take what makes the spans of something that is over."""
@@ -65,6 +81,19 @@ class Tracing:
     async def close(self, limit_s: float) -> None:
         """Send what is there, for ``limit_s`` at most."""
         await self._background.close(limit_s)
+
+    def _keeps_told(self, given: Context) -> bool:
+        """Return whether a caller's trace is kept: as the sampler says, but no more than so many a second."""
+        if not self.sampler.keeps(given.trace, given):
+            return False
+        second = int(self._clock())
+        if second != self._second:
+            self._second, self._told = second, 0
+        self._told += 1
+        if self._told <= MOST_TOLD_A_SECOND or self.sampler.ratio >= 1:
+            return True
+        lost(1, "rate")
+        return False
 
     def _export(self, batch: Sequence[Make]) -> None:
         spans: list[Span] = []

@@ -35,6 +35,8 @@ async def test_tenants_are_refused_where_an_administrator_is_needed(control: Con
     assert {row.path for row in rows} == {
         "/api/v1/nodes",
         "/api/v1/nodes/{name}/orders",
+        "/api/v1/endpoints/{name}/profiles",
+        "/api/v1/nodes/{name}/profiles/{id}",
         "/api/v1/keys",
         "/api/v1/keys/{id}",
         "/api/v1/access-keys/reseal",

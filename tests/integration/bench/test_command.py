@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import io
 import json
 import os
 import pty
@@ -16,12 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from standby.bench.command import FAILED_UNDER, INTERRUPTED, NOTHING_ANSWERED
 from standby.bench.files import COLUMNS, Document
+from standby.bench.statistics import summarize
+from standby.bench.table import print_summary
+from standby.bench.values import Slo
 from standby.cli.main import app
 from support.bench_server import LoadedServer, loaded_server
+from support.bench_values import a_run, a_sample
 from support.waiting import until
 
 
@@ -60,7 +66,7 @@ async def test_a_run_is_told_in_tables_and_written_to_files(server: LoadedServer
     assert "20 requests in" in done.output
     assert "20 answered, none failed" in done.output
     assert "goodput 100.0%" in done.output
-    assert "from cold: first token" in done.output
+    assert re.search(r"^from cold +\n  first token +20 ", done.output, re.MULTILINE)
     document = Document.model_validate_json(files["json"].read_text())
     assert (document.summary.ok, document.summary.completion_tokens, len(document.run.samples)) == (20, 100, 20)
     assert document.summary.workload.parameters["rate"] == 100
@@ -179,6 +185,24 @@ async def test_a_second_ctrl_c_waits_for_nobody(server: LoadedServer) -> None:
         out, errors = await asyncio.wait_for(process.communicate(), 4.0)
     assert (process.returncode, b"Traceback" in errors) == (INTERRUPTED, False)
     assert b"2 requests were still unanswered" in out
+
+
+def test_tables_fit_into_eighty_columns() -> None:
+    """No number is broken in two, whatever the rungs are called and however long requests take."""
+    phases = (("placed", 10.0), ("loaded", 95_000.0))
+    samples = [
+        a_sample(at, e2e_s=at * 7.7 + 0.9996, ttft_s=0.1004, sent_s=at + 0.002, rung="asleep", waited_s=0.1, phases_ms=phases)
+        for at in range(60)
+    ]
+    summary = summarize(
+        a_run([*samples, a_sample(61.0, error="5xx", message="word " * 50)], steps=("1.25/s",)), Slo(ttft_s=2.0)
+    )
+    console = Console(width=80, record=True, file=io.StringIO())
+    print_summary(summary, console)
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert next(line for line in lines if line.startswith("first token")).count("ms") == 6
+    assert not [line for line in lines if "…" in line or line.strip() in ("ms", "s")]
 
 
 async def test_a_terminal_has_a_progress_bar(server: LoadedServer) -> None:

@@ -118,7 +118,18 @@ async def test_what_nobody_keeps_is_told_to_nobody() -> None:
             assert second.headers["traceparent"].startswith(f"00-{TRACE}-")
             assert second.headers["traceparent"].endswith("-00")
             assert [answer.headers.get("x-standby-trace-id") for answer in (plain, theirs, broken)] == [None, TRACE, None]
-            assert third.headers["traceparent"] == KEPT.upper()  # nobody's business: no engine believes it either
+            assert not {"traceparent", "tracestate"} & set(third.headers)
+        assert receiver.spans == []
+
+
+async def test_a_caller_who_names_two_traces_is_not_believed_behind_the_gateway_either() -> None:
+    """The door reads one of the last two lines: it would keep every such request, whatever ratio and limit say."""
+    with otlp_receiver() as receiver:
+        async with failover_rig(answers) as rig, traced(rig, receiver, callers=False):
+            answer = await ask(rig, headers={"traceparent": KEPT, "Traceparent": KEPT.replace("4b", "5b", 1)})
+            assert answer.status == 200
+            (call,) = rig.replicas[0].engine.calls
+            assert "traceparent" not in call.headers
         assert receiver.spans == []
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from standby.bench.compare.command import acts_of, exit_code
+from standby.bench.compare.course import CourseOptions, workload_of
 from standby.bench.compare.held import Look, awake_bytes, held_gb_s
 from standby.bench.compare.measured import block_of, burst, cold_start, in_turn, lost_from, scale_in
 from standby.bench.compare.page import compare_page
@@ -208,6 +209,50 @@ def test_figures_are_what_was_measured() -> None:
     assert rows["above 1.20 s first token, cold"].a.text == "2 of 3 (66.7%)"
     assert rows["above 1.20 s first token, warm"].a.text == "0 of 30 (0.0%)"
     assert rows["5xx while scaling in"].a.text == "0 of 6 (0.0%)"
+
+
+def test_who_was_ready_after_all_was_no_cold_start() -> None:
+    """Somebody else may wake a target between its fall and the request: its answer says so."""
+    woken = a_cold_start(0.1, rung="ready")
+    rows = rows_of(compared(a_side(cold=(woken, a_cold_start(1.5))), a_side(cold=(woken, woken))))
+
+    start = rows["cold start to the first token"]
+    assert (start.a.text, start.a.note) == (
+        "1.50 s",
+        "median of 1, 1.50 s to 1.50 s, 1 left out that found it ready; found cold",
+    )
+    assert (start.b.known, start.b.note) == (Known.NOT_MEASURED, "its answers say that it was ready each time")
+    assert start.verdict == ""
+    assert rows["above 1.20 s first token, cold"].a.text == "1 of 1 (100.0%)"
+    assert rows["above 1.20 s first token, cold"].b.known is Known.NOT_MEASURED
+
+
+def test_rounds_that_are_no_pair_of_cold_starts_are_left_out_and_counted() -> None:
+    """Who fails half of his starts has not won the others without a word."""
+    fast, slow = (a_cold_start(1.0),) * 25, (a_cold_start(2.0),) * 25
+    failing = (*fast[:20], *(a_cold_start(None, error="5xx: no"),) * 3, *(a_cold_start(0.1, rung="ready"),) * 2)
+
+    verdict = rows_of(compared(a_side(cold=failing), a_side(cold=slow)))["cold start to the first token"].verdict
+    assert (
+        verdict == "A is faster in 20 of 20 rounds: 2.00x (2.00 to 2.00); 5 rounds left out, in which one failed or was ready"
+    )
+
+
+def test_a_price_that_was_set_is_not_told_as_published() -> None:
+    set_ = ConsoleSettings(usd_serverless_gb_second=0.00004)
+    rows = {row.name: row for row in table(compared(a_side(), a_side()), set_)}
+
+    figure = rows["the same on SageMaker Serverless"].a
+    assert (figure.known, figure.text) == (Known.RECKONED, "$0.02")
+    assert "AWS" not in figure.note
+
+
+def test_the_report_names_the_load_that_was_sent_and_nonsense_is_refused_before_anything_starts() -> None:
+    named = workload_of(CourseOptions(prompt_tokens="16-64", max_tokens="9"))
+    assert (named.parameters["prompt_tokens"], named.parameters["max_tokens"]) == ("16-64", "9")
+    for wrong in ({"prompt_tokens": "x"}, {"max_tokens": "0"}, {"rate": float("nan")}, {"burst": 5_000_000}):
+        with pytest.raises(InvalidInput):
+            workload_of(CourseOptions(**wrong))
 
 
 def test_prices_are_reckoned_or_published_and_say_so() -> None:

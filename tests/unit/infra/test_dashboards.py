@@ -24,7 +24,7 @@ TARGETS = [
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_what_the_script_makes(name: str) -> None:
-    """``python tests/support/dashboards.py`` writes it again."""
+    """``make reference`` writes it again."""
     path, content = FILES[name]
     assert path.read_text() == content
 

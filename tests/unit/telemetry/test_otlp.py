@@ -42,6 +42,19 @@ def test_a_span_arrives_as_it_was_made() -> None:
     assert (found.events, found.links) == ({"first byte": 15}, [(f"{4:032x}", f"{5:016x}")])
 
 
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [(2**63 - 1, 2**63 - 1), (-(2**63) + 1, -(2**63) + 1), (10**30, "1" + "0" * 30), ("half \ud83d of it", "half ? of it")],
+)
+def test_what_an_engine_says_does_not_cost_the_spans_of_others(value: int | str, told: int | str) -> None:
+    """A value that no message can hold would be an error in the middle of a batch, and all of it lost."""
+    span = Span("attempt", SpanKind.CLIENT, 1, 2, 3, 10, 20, {"odd": value})
+    with otlp_receiver() as receiver:
+        assert Exporter(receiver.url + "/v1/traces", {}, {"service.name": "s"}).export([span]) == 1
+    (found,) = receiver.spans
+    assert found.attributes == {"odd": told}
+
+
 def test_nothing_is_loaded_without_an_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STANDBY_OTLP_ENDPOINT", raising=False)
     assert open_tracing(TracingSettings.load(), HERE) is None

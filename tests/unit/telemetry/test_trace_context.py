@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
 
 from standby.telemetry.sampling import Sampler
-from standby.telemetry.trace_context import MOST_STATE, Context, of_activation, parse, read, replaced, state_of, written
+from standby.telemetry.spans import Span
+from standby.telemetry.trace_context import (
+    MOST_STATE,
+    TRACEPARENT,
+    Context,
+    of_activation,
+    parse,
+    read,
+    replaced,
+    state_of,
+    written,
+)
+from standby.telemetry.tracing import Tracing
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 GOOD = f"00-{TRACE}-{SPAN}-01".encode()
@@ -118,3 +132,22 @@ def test_a_callers_word_counts_where_it_may() -> None:
     assert not Sampler(1.0, callers=True).keeps(left.trace, left)
     assert not Sampler(0.0, callers=False).keeps(kept.trace, kept)
     assert Sampler(1.0, callers=False).keeps(left.trace, left)
+
+
+@pytest.mark.parametrize(("ratio", "callers", "kept"), [(0.0, True, 100), (0.05, False, 100), (1.0, True, 300)])
+async def test_a_caller_cannot_have_more_kept_than_so_many_a_second(ratio: float, callers: bool, kept: int) -> None:
+    """Neither by his flag nor by ids that the ratio keeps; who keeps everything keeps his too."""
+    now = 5.0
+    tracing = Tracing(Nowhere(), Sampler(ratio, callers), clock=lambda: now)
+    forced = [(TRACEPARENT, f"00-{'a' * 16}{number:016x}-{SPAN}-01".encode()) for number in range(1, 301)]
+
+    assert sum(tracing.head([header], "/").sampled for header in forced) == kept
+    now += 1.0
+    assert tracing.head(forced[:1], "/").sampled
+
+
+class Nowhere:
+    """No collector."""
+
+    def export(self, spans: Sequence[Span]) -> int:
+        return len(spans)

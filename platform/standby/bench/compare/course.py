@@ -37,7 +37,9 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CourseOptions:
-    """How much of each act. ``requests`` of the warm blocks, for each target; ``blocks`` each target has, an even number."""
+    """How much of each act. ``requests`` of the warm blocks, for each target; ``blocks`` each target has: of an odd number A is
+    first once more than B.
+    """
 
     requests: int = 60
     blocks: int = 4
@@ -267,5 +269,17 @@ async def _all(steps: Iterable[Awaitable[Reached]]) -> list[Reached]:
 
 
 def workload_of(options: CourseOptions) -> Workload:
-    """Return the workload as reports name it."""
-    return plan_of(LoadOptions(rate=options.rate, count=options.requests, seed=options.seed)).workload
+    """Return the workload of the warm blocks as reports name it. Raises InvalidInput where any act's load makes no sense."""
+    warm, at_once = (
+        LoadOptions(
+            rate=options.rate,
+            count=count,
+            burst=burst,
+            prompt_tokens=options.prompt_tokens,
+            max_tokens=options.max_tokens,
+            seed=options.seed,
+        )
+        for count, burst in ((options.requests, None), (None, options.burst))
+    )
+    plan_of(at_once)
+    return plan_of(warm).workload

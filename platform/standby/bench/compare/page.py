@@ -126,9 +126,10 @@ def _name(letter: str, side: Side) -> str:
 
 
 def _cold(compared: Comparison) -> Section:
+    good = [[one for one in side.cold_starts if one.ttft_s is not None] for side in compared.sides]
     medians = tuple(
-        Bar(_name(letter, side), phases(side.cold), f"median of {len(side.cold)}")
-        for letter, side in zip("AB", compared.sides, strict=True)
+        Bar(_name(letter, side), phases(starts), f"median of {len(starts)}")
+        for letter, side, starts in zip("AB", compared.sides, good, strict=True)
     )
     each = tuple(
         Bar(f"{letter}, start {number}", _parts(one), one.error or (f"found {one.rung}" if one.rung else ""))

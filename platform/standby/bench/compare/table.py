@@ -17,6 +17,7 @@ from standby.console.settings import ConsoleSettings
 
 _PERCENTS: Final = (50, 95, 99)
 PUBLISHED: Final = "AWS's Price List, us-east-1, September 2026"
+_PUBLISHED_USD: Final = ConsoleSettings.model_fields["usd_serverless_gb_second"].default
 
 
 def table(compared: Comparison, prices: ConsoleSettings) -> tuple[Row, ...]:
@@ -76,17 +77,21 @@ def _failures(compared: Comparison) -> Row:
 
 def _cold(compared: Comparison) -> list[Row]:
     def figure(side: Side) -> Figure:
-        good = [one for one in side.cold if one.ttft_s is not None]
+        starts = side.cold_starts
+        good = [one for one in starts if one.ttft_s is not None]
         if not good:
-            return _missing(side, Act.COLD, f"all {len(side.cold)} failed: {side.cold[0].error}" if side.cold else "")
+            if side.cold and not starts:
+                return _missing(side, Act.COLD, "its answers say that it was ready each time")
+            return _missing(side, Act.COLD, f"all {len(starts)} failed: {starts[0].error}" if starts else "")
         times = sorted(one.ttft_s or 0.0 for one in good)
         rungs = ", ".join(dict.fromkeys(one.rung for one in good if one.rung))
-        failed = f", {len(side.cold) - len(good)} failed" if len(good) < len(side.cold) else ""
-        said = f"median of {len(good)}, {seconds(times[0])} to {seconds(times[-1])}{failed}"
+        failed = f", {len(starts) - len(good)} failed" if len(good) < len(starts) else ""
+        awake = f", {len(side.cold) - len(starts)} left out that found it ready" if len(starts) < len(side.cold) else ""
+        said = f"median of {len(good)}, {seconds(times[0])} to {seconds(times[-1])}{failed}{awake}"
         return _measured(seconds(median(times)), said + (f"; found {rungs}" if rungs else ""))
 
     def parts(side: Side) -> Figure:
-        found = phases(side.cold)
+        found = phases(side.cold_starts)
         if not found:
             return _missing(side, Act.COLD, "its answers name no phases" if side.cold else "")
         return _measured(", ".join(f"{name} {seconds(ms / 1000)}" for name, ms in found))
@@ -95,8 +100,13 @@ def _cold(compared: Comparison) -> list[Row]:
         ways = dict.fromkeys(one.reached for one in side.cold)
         return _measured("; ".join(ways)) if ways else _missing(side, Act.COLD)
 
-    rounds = zip(compared.a.cold, compared.b.cold, strict=False)
-    verdict = rounds_in_words([(a.ttft_s, b.ttft_s) for a, b in rounds if a.ttft_s is not None and b.ttft_s is not None])
+    # Who is lost, or cannot be made cold any more, has no rounds from then on: those of before lie side by side.
+    rounds = list(zip(compared.a.cold, compared.b.cold, strict=False))
+    cold = [(a, b) for a, b in rounds if a.was_cold and b.was_cold]
+    whole = [(a.ttft_s, b.ttft_s) for a, b in cold if a.ttft_s is not None and b.ttft_s is not None]
+    verdict = rounds_in_words(whole)
+    if verdict and len(whole) < len(rounds):
+        verdict += f"; {len(rounds) - len(whole)} rounds left out, in which one failed or was ready"
     return [
         _row("cold start to the first token", compared, figure, verdict),
         _row("its phases, medians", compared, parts),
@@ -152,8 +162,9 @@ def _violations(compared: Comparison) -> list[Row]:
         return _measured(share(late, len(side.samples))) if side.samples else _missing(side, Act.WARM)
 
     def cold(side: Side) -> Figure:
-        late = sum(_is_late(one, slo) for one in side.cold)
-        return _measured(share(late, len(side.cold))) if side.cold else _missing(side, Act.COLD)
+        starts = side.cold_starts
+        late = sum(_is_late(one, slo) for one in starts)
+        return _measured(share(late, len(starts))) if starts else _missing(side, Act.COLD)
 
     said = " and ".join(_bounds(slo))
     return [_row(f"above {said}, warm", compared, warm), _row(f"above {said}, cold", compared, cold)]
@@ -203,8 +214,10 @@ def _prices(compared: Comparison, prices: ConsoleSettings) -> list[Row]:
         size = size or serverless_size(Memory(host=awake or 0))
         usd = sum(good) / len(good) * size * prices.usd_serverless_gb_second * 1000
         rate = f"{prices.usd_serverless_gb_second:.8f}".rstrip("0")
-        note = f"{PUBLISHED}: ${rate} for a GB and second; {size} GB; for the durations measured here"
-        return Figure(text=_usd(usd), known=Known.PUBLISHED, note=note)
+        published = prices.usd_serverless_gb_second == _PUBLISHED_USD
+        whose, known = (PUBLISHED, Known.PUBLISHED) if published else ("a price that is set here", Known.RECKONED)
+        note = f"{whose}: ${rate} for a GB and second; {size} GB; for the durations of the warm requests here"
+        return Figure(text=_usd(usd), known=known, note=note)
 
     return [
         _row("price of 1,000 requests", compared, held),

@@ -8,6 +8,7 @@ from enum import StrEnum
 from pydantic import Field, JsonValue
 
 from standby.bench.values import Sample, Slo, Workload
+from standby.domain.instance import Rung
 from standby.domain.values import Value
 
 SCHEMA = "standby.compare/1"
@@ -67,6 +68,11 @@ class ColdStart(Value):
     phases_ms: tuple[tuple[str, float], ...] = ()
     error: str = ""
 
+    @property
+    def was_cold(self) -> bool:
+        """Whether nothing says the contrary: somebody else may have woken it in between, and its answer says so."""
+        return self.rung != Rung.READY.label
+
 
 class Burst(Value):
     """Many requests at one moment at zero; times in seconds from that moment, None where not all came so far."""
@@ -122,6 +128,11 @@ class Side(Value):
     death: Death | None = None
     skipped: Mapping[Act, str] = Field(default_factory=dict, description="acts that were not measured, and why")
     notes: tuple[str, ...] = ()
+
+    @property
+    def cold_starts(self) -> tuple[ColdStart, ...]:
+        """Those of ``cold`` that were some."""
+        return tuple(one for one in self.cold if one.was_cold)
 
 
 class Comparison(Value):

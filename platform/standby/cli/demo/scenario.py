@@ -96,12 +96,15 @@ class Scenario:
     async def drain_under_load(self) -> Drain:
         """Restart the node while callers keep calling: what runs ends, what arrives waits, nothing fails."""
         self.say(f"{DRAIN_CALLERS} callers keep calling while the node is told to stop and comes back …")
-        end = time.monotonic() + DRAIN_SECONDS
         tally = _Tally()
-        callers = [asyncio.create_task(self._keep_calling(number, end, tally)) for number in range(DRAIN_CALLERS)]
-        await tally.warmed_up.wait()
-        self.stack.children["node"].restart()
-        await asyncio.gather(*callers)
+        async with asyncio.TaskGroup() as callers:
+            for number in range(DRAIN_CALLERS):
+                callers.create_task(self._keep_calling(number, tally))
+            await tally.warmed_up.wait()
+            self.stack.children["node"].restart()
+            # From here on: on a slow machine the first answers alone may take as long.
+            await asyncio.sleep(DRAIN_SECONDS)
+            tally.over = True
         self.drain_calls = sorted(tally.calls, key=lambda call: call.at_s)
         return Drain(requests=tally.requests, failed=len(tally.failures))
 
@@ -180,9 +183,9 @@ class Scenario:
             while not present <= climbs:
                 await asyncio.sleep(0.02)
 
-    async def _keep_calling(self, number: int, end: float, tally: _Tally) -> None:
+    async def _keep_calling(self, number: int, tally: _Tally) -> None:
         turn = 0
-        while time.monotonic() < end:
+        while not tally.over:
             turn += 1
             tally.requests += 1
             at_s, answer = time.monotonic() - tally.began, None
@@ -221,3 +224,4 @@ class _Tally:
     calls: list[Call] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     warmed_up: asyncio.Event = field(default_factory=asyncio.Event)
+    over: bool = False
