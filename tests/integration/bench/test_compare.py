@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from support.bench_server import LoadedServer, loaded_server
 from support.user import BIN, environment
+from support.waiting import until
 
 LIMIT_S = 60.0
 QUICK = ("--requests", "24", "--rate", "60", "--blocks", "2", "--max-tokens", "3")
@@ -170,6 +172,24 @@ async def test_ctrl_c_gives_what_there_is(servers: tuple[LoadedServer, LoadedSer
     assert found["interrupted"] is True
     assert len(found["a"]["samples"]) >= 20
     assert table_of(found)["cold start to the first token"]["a"]["note"] == "not asked for"
+
+
+async def test_ctrl_c_while_the_baseline_is_packing_ends_all_at_once(tmp_path: Path) -> None:
+    """Nothing was measured, so nothing is told; the baseline's program goes, too."""
+    large = tmp_path / "large.gguf"
+    with large.open("wb") as file:
+        file.truncate(400_000_000)
+    async with compare(tmp_path, "http://127.0.0.1:9/v1", f"container:{large}", "--model", "m", "--json") as running:
+        own = psutil.Process(running.process.pid)
+
+        async def packing() -> bool:
+            return any("standby.bench.baseline" in child.cmdline() for child in own.children())
+
+        await until(packing, "the baseline's program runs")
+        started = own.children()
+        running.process.send_signal(signal.SIGINT)
+        assert await running.ended(130) == ""
+    assert not [child for child in started if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 
 
 @pytest.mark.parametrize(

@@ -156,8 +156,8 @@ def compare(
     prices = ConsoleSettings.load()
     workload_of(course)  # what makes no sense is said before anything starts
     sides = (asked(a, options, session), asked(b, options, session))
-    said = Console(stderr=True, highlight=False)
-    compared = measure(sides, course, options, slo, session, lambda line: said.print(f"[dim]{escape(line)}[/]", soft_wrap=True))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        compared = runner.run(_measured(sides, course, options, slo, session, _teller()))
     compared = compared.model_copy(update={"serverless_gb": serverless_gb})
     rows = table(compared, prices)
     if json or session.json:
@@ -169,17 +169,10 @@ def compare(
     raise typer.Exit(exit_code(compared))
 
 
-def measure(
-    sides: tuple[Asked, Asked],
-    options: CourseOptions,
-    side_options: SideOptions,
-    slo: Slo,
-    session: Session,
-    say: Callable[[str], None],
-) -> Comparison:
-    """Run the comparison in an event loop of its own; Ctrl-C ends it, and what was measured until then is returned."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_measured(sides, options, side_options, slo, session, say))
+def _teller() -> Callable[[str], None]:
+    """Return what prints a step, apart from the results."""
+    console = Console(stderr=True, highlight=False)
+    return lambda line: console.print(f"[dim]{escape(line)}[/]", soft_wrap=True)
 
 
 async def _measured(
@@ -190,13 +183,15 @@ async def _measured(
     session: Session,
     say: Callable[[str], None],
 ) -> Comparison:
+    """Run the comparison; Ctrl-C ends it, and what was measured until then is returned."""
     began_at, machine = time.time(), machine_facts()
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    loop.add_signal_handler(signal.SIGINT, stop.set)
     try:
         async with AsyncExitStack() as stack:
             lanes = [Lane(await stack.enter_async_context(opened(side, side_options, session, say))) for side in sides]
+            # Not before: until both are there, which may take minutes, nothing is measured and Ctrl-C simply ends it.
+            loop.add_signal_handler(signal.SIGINT, stop.set)
             course = Course(lanes[0], lanes[1], options, stop, say)
             try:
                 await course.run()
