@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 _PR_SET_CHILD_SUBREAPER = 36
+
+# A shell starts what it puts into the background with this signal ignored, and so would every command that tests start and
+# interrupt be.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="module")
