@@ -1,9 +1,9 @@
 """What telling costs: processor time for each request through gateway and door, with everything told and with nothing.
 
-Three gateways, each with a door of its own, before one stand-in of an engine: one that tells nothing
-(``support/untold_gateway.py``), one as a deployment has it that exports traces (metrics, past requests, spans of the default
-share to a collector in a process of its own, errors in the log), and one that also writes a line for every request. Their
-rounds alternate, and what counts is the median of the ratios within one round. Core 0 holds gateways and doors, core 1 load,
+Two gateways, each with a door of its own, before one stand-in of an engine: one as a deployment has it that exports traces
+(metrics, past requests, spans of the default share to a collector in a process of its own, errors in the log), which between
+its rounds is switched to telling nothing (``support/untold_gateway.py``), and one that also writes a line for every request.
+Rounds alternate, and what counts is the median of the ratios within one round. Core 0 holds gateways and doors, core 1 load,
 engine and collector. Every told gateway is scraped before each round, and that part of it counts which a scrape every 15 s,
 as the configuration in infra has it, would add.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -44,7 +45,6 @@ ROUND_S: Final = 1.5
 STREAM_S: Final = 2.0
 SCRAPE_EVERY_S: Final = 15.0
 UNTOLD, TOLD, EVERY_LINE = NAMES = "nothing told", "metrics and traces", "… and a line each"
-SERVE: Final = "from standby.gateway.main import serve; serve()"
 FIGURES: Final = {"request_us": "CPU µs/request", "chunk_us": "CPU µs/chunk"}
 
 
@@ -98,6 +98,7 @@ def ratios(stacks: list[Stack]) -> dict[tuple[str, str], float]:
 
 
 async def _requests(stack: Stack) -> None:
+    _switch(stack)
     scraping = 0 if stack.name == UNTOLD else _scraped(stack)
     before = processor_ns(stack.pids)
     tally = checked(stack, await load(stack.address, stack.request(), at_once=AT_ONCE, duration_s=ROUND_S))
@@ -106,10 +107,29 @@ async def _requests(stack: Stack) -> None:
 
 
 async def _chunks(stack: Stack) -> None:
+    _switch(stack)
     request = stack.request(stream=True, max_tokens=int(STREAM_S * RATE), bench_rate=RATE)
     before = processor_ns(stack.pids)
     tally = checked(stack, await load(stack.address, request, at_once=AT_ONCE, duration_s=60, count=1))
     stack.note("chunk_us", (processor_ns(stack.pids) - before) / (tally.body_bytes / EVENT_BYTES) / 1000)
+
+
+def _switch(stack: Stack) -> None:
+    """Have the stack's gateway tell what it is to tell, and see that it does so: one request is counted, or none."""
+    os.kill(stack.pids[0], signal.SIGUSR1 if stack.name == UNTOLD else signal.SIGUSR2)
+    assert isinstance(stack.address, tuple), "a gateway has a port"
+    counted = [_counted(stack)]
+    for _ in range(2):  # the signal is taken with the first one at the latest
+        body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "?"}]}).encode()
+        _get(f"http://127.0.0.1:{stack.address[1]}/v1/chat/completions", stack.headers, body)
+        counted.append(_counted(stack))
+    assert counted[2] - counted[1] == (stack.name != UNTOLD), f"{stack.name}: {counted} requests were counted"
+
+
+def _counted(stack: Stack) -> float:
+    assert isinstance(stack.address, tuple), "a gateway has a port"
+    text = _get(f"http://127.0.0.1:{stack.address[1]}/metrics", stack.headers).decode()
+    return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith("standby_requests_total{"))
 
 
 def processor_ns(pids: tuple[int, ...]) -> int:
@@ -131,7 +151,7 @@ def _scraped(stack: Stack) -> int:
 
 def start(processes: Processes, folder: Path, collector: str, name: str) -> Stack:
     """Start one gateway with a door of its own before the engine in ``folder``; its log is ``<name>.log``."""
-    told = {} if name == UNTOLD else {"STANDBY_OTLP_ENDPOINT": collector}
+    told = {"STANDBY_OTLP_ENDPOINT": collector}
     place = folder / str(len(list(folder.glob("*.log"))))
     door_pid, door_port = processes.run(
         0, sys.executable, str(SUPPORT / "bench_door.py"),
@@ -148,9 +168,9 @@ def start(processes: Processes, folder: Path, collector: str, name: str) -> Stac
         **json.loads(plane),
         **told,
     }
-    program = [str(SUPPORT / "untold_gateway.py")] if name == UNTOLD else ["-c", SERVE]
+    program = str(SUPPORT / "untold_gateway.py")
     log = log_of(folder, name)
-    pid, _ = processes.run(0, "sh", "-c", f'exec "$@" 2> "{log}"', "sh", sys.executable, *program, env=settings, speaks=False)
+    pid, _ = processes.run(0, "sh", "-c", f'exec "$@" 2> "{log}"', "sh", sys.executable, program, env=settings, speaks=False)
     wait_for_port(port, 20)
     return Stack(name, ("127.0.0.1", port), (pid, door_pid), {"authorization": f"Bearer {bearer}"})
 
@@ -170,7 +190,8 @@ def cost(rounds: int) -> Cost:
             processes.python(1, "bench_engine.py", str(folder / "engine.sock"))
             _, port = processes.python(1, "otlp_sink.py")
             collector = f"http://127.0.0.1:{port}"
-            stacks = [start(processes, folder, collector, one) for one in NAMES]
+            told, every_line = (start(processes, folder, collector, one) for one in (TOLD, EVERY_LINE))
+            stacks = [Stack(UNTOLD, told.address, told.pids, told.headers), told, every_line]
             uvloop.run(measure(stacks, rounds))
             spans = int(_get(collector, {}))
             lines = log_of(folder, EVERY_LINE).read_bytes().count(b"request ended")
@@ -179,6 +200,6 @@ def cost(rounds: int) -> Cost:
         os.sched_setaffinity(0, cores)
 
 
-def _get(url: str, headers: dict[str, str]) -> bytes:
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=30) as answer:
+def _get(url: str, headers: dict[str, str], body: bytes | None = None) -> bytes:
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=30) as answer:
         return bytes(answer.read())

@@ -24,7 +24,7 @@ class TracingSettings(Settings):
         default=None, description="headers for that place, name=value, separated by commas; engines never get them"
     )
     trace_ratio: float = Field(
-        default=0.05,
+        default=0.01,
         ge=0,
         le=1,
         description="share of requests that are traced, by trace id; errors and cold starts always are",
