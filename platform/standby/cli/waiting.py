@@ -42,8 +42,10 @@ async def wait_for(client: Client, name: str, rung: str | None, timeout_s: float
                     f"{endpoint['status']}, rung {endpoint['rung']}, {endpoint['state']}",
                     remedy="wait longer (`--timeout`); to wake an endpoint, invoke it",
                 )
+            # Not asyncio.wait_for: Python 3.11's loses a Ctrl-C that comes in the moment in which there is news.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(news.wait(), min(_LOOK_AGAIN_S, left))
+                async with asyncio.timeout(min(_LOOK_AGAIN_S, left)):
+                    await news.wait()
 
 
 async def wait_until_gone(client: Client, name: str, timeout_s: float) -> None:
