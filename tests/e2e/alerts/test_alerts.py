@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from standby.cli import supervisor
 from support import promql
 from support.autoscaling import queries
 from support.dashboards import files
@@ -136,7 +137,7 @@ async def test_climbs_that_take_longer_than_they_did(both: Watched) -> None:
     await watch.until_told("ColdStartRegression", "p2", node="n1", rung="staged")
 
 
-async def test_an_agent_is_killed_and_its_successor_finds_gpus(both: Watched) -> None:
+async def test_an_agent_is_killed_and_its_successor_finds_gpus(both: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node is down; it comes back and reaps what survived; now it has GPUs, which its engines do not use."""
     there, watch = both
     await there.endpoint("survivor", knobs={"spawn_child": True})
@@ -146,6 +147,8 @@ async def test_an_agent_is_killed_and_its_successor_finds_gpus(both: Watched) ->
     node = there.stack.children["node"]
     # Its successor sees one card that is fit, and nearly full, and one that is broken.
     node.environment = {**node.environment, "PYTHONPATH": str(SCRIPTED_GPUS)}
+    # It must not be back before anybody has looked.
+    monkeypatch.setattr(supervisor, "restart_pause", lambda _failures: 4.0)
     there.kill("node")
     alert = await watch.until_told("TargetDown", "p0", component="node")
     assert alert["labels"]["node"] == "n1"
