@@ -15,6 +15,18 @@ from benchmarks.bench_telemetry import GOALS, verdicts
 from benchmarks.bench_telemetry_cost import EVERY_LINE, NAMES, TOLD, Cost, processor_ns, ratios
 
 TESTS = Path(__file__).parents[2]
+SWITCHED = """
+import signal
+from support.untold_gateway import TELLS, nothing, switch
+
+own = [getattr(*one) for one in TELLS]
+switch()
+signal.raise_signal(signal.SIGUSR1)
+off = all(getattr(*one) is nothing for one in TELLS)
+signal.raise_signal(signal.SIGUSR2)
+on = [getattr(*one) for one in TELLS] == own
+print("off" if off else "?", "on" if on else "?")
+"""
 
 
 def test_what_is_told_costs_the_median_of_its_rounds_ratios() -> None:
@@ -52,10 +64,13 @@ def test_the_processor_time_is_that_of_the_process() -> None:
     assert processor_ns((os.getpid(),)) - before >= 30e6
 
 
-def test_what_a_gateway_tells_can_still_be_switched_off() -> None:
+def test_what_a_gateway_tells_can_still_be_switched_off_and_on() -> None:
     """In a process of its own, as it changes classes: a method that has gone would make the comparison a lie."""
-    words = "from support.untold_gateway import tell_nothing; tell_nothing(); print('ok')"
     done = subprocess.run(
-        [sys.executable, "-c", words], cwd=TESTS, env={**os.environ, "PYTHONPATH": str(TESTS)}, capture_output=True, check=False
+        [sys.executable, "-c", SWITCHED],
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        check=False,
     )
-    assert done.stdout == b"ok\n", done.stderr.decode()
+    assert done.stdout == b"off on\n", done.stderr.decode()
