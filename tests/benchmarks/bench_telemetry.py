@@ -49,7 +49,7 @@ class Broken(Exception):
 
 
 def measure_cost(rounds: int) -> Figures:
-    """Gateways that tell everything, beside one that tells nothing."""
+    """Gateways that tell everything, and one of them while it tells nothing."""
     found = cost(rounds)
     _say(*found.table())
     return {"cpu_overhead": round(found.overhead, 4)}

@@ -4,8 +4,8 @@ Two gateways, each with a door of its own, before one stand-in of an engine: one
 (metrics, past requests, spans of the default share to a collector in a process of its own, errors in the log), which between
 its rounds is switched to telling nothing (``support/untold_gateway.py``), and one that also writes a line for every request.
 Rounds alternate, and what counts is the median of the ratios within one round. Core 0 holds gateways and doors, core 1 load,
-engine and collector. Every told gateway is scraped before each round, and that part of it counts which a scrape every 15 s,
-as the configuration in infra has it, would add.
+engine and collector. Every told gateway is scraped before each round of plain requests, and that part of it counts which a
+scrape every 15 s, as the configuration in infra has it, would add.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from benchmarks.bench_proxy import (
     AT_ONCE,
     EPOCH,
     INSTANCE,
+    PATH,
     RATE,
     SLOTS,
     SUPPORT,
@@ -117,18 +118,16 @@ async def _chunks(stack: Stack) -> None:
 def _switch(stack: Stack) -> None:
     """Have the stack's gateway tell what it is to tell, and see that it does so: one request is counted, or none."""
     os.kill(stack.pids[0], signal.SIGUSR1 if stack.name == UNTOLD else signal.SIGUSR2)
-    assert isinstance(stack.address, tuple), "a gateway has a port"
     counted = [_counted(stack)]
     for _ in range(2):  # the signal is taken with the first one at the latest
         body = json.dumps({"model": "m", "messages": [{"role": "user", "content": "?"}]}).encode()
-        _get(f"http://127.0.0.1:{stack.address[1]}/v1/chat/completions", stack.headers, body)
+        _asked(stack, PATH, body)
         counted.append(_counted(stack))
     assert counted[2] - counted[1] == (stack.name != UNTOLD), f"{stack.name}: {counted} requests were counted"
 
 
 def _counted(stack: Stack) -> float:
-    assert isinstance(stack.address, tuple), "a gateway has a port"
-    text = _get(f"http://127.0.0.1:{stack.address[1]}/metrics", stack.headers).decode()
+    text = _asked(stack, "/metrics").decode()
     return sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith("standby_requests_total{"))
 
 
@@ -140,9 +139,8 @@ def processor_ns(pids: tuple[int, ...]) -> int:
 
 def _scraped(stack: Stack) -> int:
     """Scrape a gateway and return what that took of the processor, in nanoseconds."""
-    assert isinstance(stack.address, tuple), "a gateway has a port"
     before = processor_ns(stack.pids)
-    assert b"standby_requests_total" in _get(f"http://127.0.0.1:{stack.address[1]}/metrics", stack.headers)
+    assert b"standby_requests_total" in _asked(stack, "/metrics")
     return processor_ns(stack.pids) - before
 
 
@@ -150,14 +148,14 @@ def _scraped(stack: Stack) -> int:
 
 
 def start(processes: Processes, folder: Path, collector: str, name: str) -> Stack:
-    """Start one gateway with a door of its own before the engine in ``folder``; its log is ``<name>.log``."""
+    """Start one gateway with a door of its own before the engine in ``folder``; its log is where ``log_of`` says."""
     told = {"STANDBY_OTLP_ENDPOINT": collector}
-    place = folder / str(len(list(folder.glob("*.log"))))
+    log = log_of(folder, name)
     door_pid, door_port = processes.run(
         0, sys.executable, str(SUPPORT / "bench_door.py"),
         str(folder / "engine.sock"), TOKEN, INSTANCE, str(EPOCH), str(SLOTS), env=told,
     )  # fmt: skip
-    _, plane = processes.python(1, "bench_plane.py", str(place), door_port, INSTANCE, str(EPOCH), str(SLOTS))
+    _, plane = processes.python(1, "bench_plane.py", str(log.with_suffix("")), door_port, INSTANCE, str(EPOCH), str(SLOTS))
     bearer, port = generate(), free_port()
     settings = {
         "STANDBY_GATEWAY_PORT": str(port),
@@ -169,7 +167,6 @@ def start(processes: Processes, folder: Path, collector: str, name: str) -> Stac
         **told,
     }
     program = str(SUPPORT / "untold_gateway.py")
-    log = log_of(folder, name)
     pid, _ = processes.run(0, "sh", "-c", f'exec "$@" 2> "{log}"', "sh", sys.executable, program, env=settings, speaks=False)
     wait_for_port(port, 20)
     return Stack(name, ("127.0.0.1", port), (pid, door_pid), {"authorization": f"Bearer {bearer}"})
@@ -198,6 +195,11 @@ def cost(rounds: int) -> Cost:
             return Cost(stacks, ratios(stacks), spans, lines)
     finally:
         os.sched_setaffinity(0, cores)
+
+
+def _asked(stack: Stack, path: str, body: bytes | None = None) -> bytes:
+    assert isinstance(stack.address, tuple), "a gateway has a port"
+    return _get(f"http://127.0.0.1:{stack.address[1]}{path}", stack.headers, body)
 
 
 def _get(url: str, headers: dict[str, str], body: bytes | None = None) -> bytes:

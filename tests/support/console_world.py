@@ -333,6 +333,7 @@ def _savings(at: float) -> Json:
         "saved_gb_s": 7_638_000,
         "held_usd": 11.86,
         "always_on_usd": 72.96,
+        "saved_usd": 61.10,
         "sagemaker_serverless_usd": 38.41,
         "prices": {"host_gb_hour_usd": 0.0288, "sagemaker_gb_second_usd": 0.00002},
         "words": "Counted: host memory that instances held, second by second. Always on is the same endpoints with one "

@@ -217,20 +217,13 @@ def _allowed(info: FieldInfo) -> str:
 def set_somewhere(metric: MetricWrapperBase) -> bool:
     """Whether a process that exposes the metric names it where it is set; what is the same for all stands in telemetry."""
     (name,) = (name for name, value in vars(metrics).items() if value is metric)
-    parts = {"telemetry", *(PROCESSES[who][1] for who in exposed_by(metric))}
-    texts = "\n".join(path.read_text() for part in parts for path in _below(part))
-    return re.search(rf"\bmetrics\.{name}\b", texts) is not None
+    texts = _sources("platform/standby/telemetry", *(PROCESSES[who][1] for who in exposed_by(metric)))
+    return any(re.search(rf"\bmetrics\.{name}\b", text) for text in texts)
 
 
 def exposed_by(metric: MetricWrapperBase) -> tuple[str, ...]:
     """Return the processes at whose /metrics it stands."""
     return tuple(who for who, (registry, _) in PROCESSES.items() if metric in registry._collector_to_names)
-
-
-def _below(part: str) -> list[Path]:
-    """Return the sources of a component of the repository, or of the telemetry that all of them share."""
-    root = ROOT / "platform" / "standby" / part if part == "telemetry" else ROOT / part / "standby"
-    return sorted(root.rglob("*.py"))
 
 
 def _exposed() -> Iterable[tuple[MetricWrapperBase, str]]:
@@ -245,8 +238,8 @@ def _metric_row(metric: MetricWrapperBase, who: str) -> tuple[str, ...]:
     return f"`{described.name}{total}`", described.type, labels, described.documentation, who
 
 
-def _sources(*parts: str) -> list[str]:
-    return [path.read_text() for part in parts or COMPONENTS for path in sorted((ROOT / part / "standby").rglob("*.py"))]
+def _sources(*folders: str) -> list[str]:
+    return [path.read_text() for folder in folders or COMPONENTS for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

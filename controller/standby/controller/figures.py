@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Iterable
 
 from standby.bus.connection import Bus
-from standby.bus.mirror import Mirror
 from standby.controller.actions import Decision
 from standby.controller.leader import Leadership
 from standby.controller.state import ClusterState
@@ -32,22 +29,13 @@ def planned(seconds: float) -> None:
     metrics.PLAN_SECONDS.observe(seconds)
 
 
-def refresh(bus: Bus, state: ClusterState, leadership: Leadership, clock: Callable[[], float] = time.monotonic) -> None:
+def refresh(bus: Bus, state: ClusterState, leadership: Leadership) -> None:
     """Set what is so now; called when somebody scrapes."""
-    counted, now = bus.statistics(), clock()
-    copies: dict[str, Mirror[Any]] = {
-        "endpoints": state.endpoints,
-        "endpoint_configs": state.configs,
-        "models": state.models,
-        "assignments": state.assignments,
-        "instances": state.instances,
-        "nodes": state.nodes,
-        "prices": state.prices,
-    }
+    counted = bus.statistics()
     metrics.LEADER.labels(leadership.holder).set(leadership.leading)
     process_figures.bus_is(
         away_s=bus.disconnected_for(),
         errors=counted.errors,
         slow_consumer_drops=counted.slow_consumer_drops,
-        staleness_s={name: copy.staleness(now) for name, copy in copies.items()},
+        staleness_s=state.staleness(),
     )

@@ -39,10 +39,8 @@ def command(
     """Run a controller: it decides how many instances, where, and on which rung. One leads, the others wait."""
     logs.configure("controller")
     try:
-        settings, bus_settings = (
-            ControllerSettings.load(controller_name=name, controller_lease_ttl=lease_ttl),
-            BusSettings.load(),
-        )
+        settings = ControllerSettings.load(controller_name=name, controller_lease_ttl=lease_ttl)
+        bus_settings = BusSettings.load()
         secrets_given = redact.secrets_of(bus_settings)
         logs.configure("controller", level=settings.log_level, style=settings.log_format, secrets=secrets_given)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

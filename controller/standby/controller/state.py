@@ -26,20 +26,20 @@ from standby.controller.view import (
     observe_instance,
     observe_node,
     observe_status,
+    offer,
 )
 from standby.domain.assignment import Assignment
 from standby.domain.endpoint import Endpoint, EndpointConfig
 from standby.domain.instance import Instance, Rung
 from standby.domain.model import Model
 from standby.domain.names import key
-from standby.domain.node import DeviceKind, Node
+from standby.domain.node import Node
 from standby.domain.prices import NodePrices
 from standby.domain.serving import labels_of
 
 EVERYTHING: Final = None
 _SHORTEST_MEMORY_S: Final = 15.0
 _NEVER_SEEN: Final = ObservedStatus()
-_GPU_STEP: Final = 64 * 1024**2
 
 
 @dataclass(slots=True)
@@ -98,17 +98,17 @@ class ClusterState:
 
     async def start(self) -> None:
         """Return when every table has been read completely. Raises BusUnavailable."""
-        for mirror in self._mirrors():
+        for mirror in self._mirrors().values():
             await mirror.start()
 
     async def stop(self) -> None:
         """End all mirrors."""
-        for mirror in self._mirrors():
+        for mirror in self._mirrors().values():
             await mirror.stop()
 
     async def refresh(self) -> None:
         """Read every table anew and forget what only we believed. Raises BusUnavailable; then nothing was forgotten."""
-        await asyncio.gather(*(mirror.refresh() for mirror in self._mirrors()))
+        await asyncio.gather(*(mirror.refresh() for mirror in self._mirrors().values()))
         self._removed.clear()
         self._dropped_endpoints.clear()
         self._own_endpoints.clear()
@@ -117,8 +117,21 @@ class ClusterState:
         for name in self._assigned.keys() - self.assignments.entries.keys():
             self._forget_assignment(name)
 
-    def _mirrors(self) -> tuple[Mirror[Any], ...]:
-        return (self.nodes, self.prices, self.models, self.configs, self.endpoints, self.assignments, self.instances)
+    def staleness(self) -> dict[str, float]:
+        """Return for each table the seconds since the local copy was last confirmed."""
+        now = self._clock()
+        return {name: mirror.staleness(now) for name, mirror in self._mirrors().items()}
+
+    def _mirrors(self) -> dict[str, Mirror[Any]]:
+        return {
+            "nodes": self.nodes,
+            "prices": self.prices,
+            "models": self.models,
+            "endpoint_configs": self.configs,
+            "endpoints": self.endpoints,
+            "assignments": self.assignments,
+            "instances": self.instances,
+        }
 
     def _on_any(self, _name: str, _before: object, _after: object) -> None:
         self._changed(EVERYTHING)
@@ -175,7 +188,7 @@ class ClusterState:
         now = self._clock()
         before = self._nodes.get(name)
         seen = self._nodes[name] = observe_node(before, after.value, now)
-        if before is None or not before.alive(now) or _offer(before.record) != _offer(seen.record):
+        if before is None or not before.alive(now) or offer(before.record) != offer(seen.record):
             self._changed(EVERYTHING)
 
     def _on_prices(self, name: str, _before: object, after: Entry[NodePrices] | None) -> None:
@@ -378,16 +391,3 @@ class ClusterState:
 
     def _see_status(self, name: str, record: Endpoint) -> None:
         self._status[name] = observe_status(self._status.get(name), record, self._clock())
-
-
-def _offer(node: Node) -> tuple[object, ...]:
-    """What of a node's record can change a placement from impossible to possible.
-
-    A GPU's free memory counts in steps, because what is measured there moves with every beat.
-    """
-    gpus = tuple(
-        (device.id, device.cordoned, device.memory_free // _GPU_STEP)
-        for device in node.devices
-        if device.kind is not DeviceKind.CPU
-    )
-    return node.boot_id, node.mode, node.engines, node.memory.free, gpus

@@ -26,6 +26,7 @@ LOST_NODE_KEPT_S: Final = 300.0
 REFUSALS: Final = 4
 NEVER: Final = math.inf
 ZYGOTE_READY: Final = "ready"
+_GPU_STEP: Final = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,19 @@ def observe_node(before: ObservedNode | None, record: Node, now: float) -> Obser
     if moved:
         return ObservedNode(record=record, seen_at=now, confirmed=True)
     return replace(before, record=record)
+
+
+def offer(node: Node) -> tuple[object, ...]:
+    """Return what of a node's record can change a placement from impossible to possible.
+
+    A GPU's free memory counts in steps, because what is measured there moves with every beat.
+    """
+    gpus = tuple(
+        (device.id, device.cordoned, device.memory_free // _GPU_STEP)
+        for device in node.devices
+        if device.kind is not DeviceKind.CPU
+    )
+    return node.boot_id, node.mode, node.engines, node.memory.free, gpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from rich.progress import Progress as Bar
 
 from standby.bench.files import document, write_csv, write_json
 from standby.bench.load import MAX_IN_FLIGHT, OnProgress, Progress, run_load
-from standby.bench.lookups import completed, with_note
+from standby.bench.lookups import completed, with_notes
 from standby.bench.report import write_bench_page
 from standby.bench.session import Session, session_of
 from standby.bench.statistics import summarize
@@ -225,7 +225,7 @@ def measure(chosen: Chosen, plan: Plan, session: Session, *, max_in_flight: int 
     gc.freeze()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner, _progress() as on_progress:
         run = runner.run(_measured(chosen, plan, session, max_in_flight, on_progress))
-    return run.model_copy(update={"notes": (*run.notes, *notes)}) if run.not_sent else run
+    return with_notes(run, *notes) if run.not_sent else run
 
 
 def room_for(max_in_flight: int) -> tuple[int, tuple[str, ...]]:
@@ -251,7 +251,7 @@ async def _measured(chosen: Chosen, plan: Plan, session: Session, max_in_flight:
             run = await run_load(plan, chosen.target, max_in_flight=max_in_flight, on_progress=on_progress, stop=stop, cut=cut)
     finally:
         await chosen.target.close()
-    run = run.model_copy(update={"notes": (*run.notes, *chosen.notes)})
+    run = with_notes(run, *chosen.notes)
     return await looked_up(run, session) if chosen.ours else run
 
 
@@ -261,7 +261,7 @@ async def looked_up(run: Run, session: Session) -> Run:
     with _on_interrupt(looking.cancel):
         await asyncio.wait({looking})
     if looking.cancelled():
-        return with_note(run, "stopped while the gateway was asked where slow requests waited")
+        return with_notes(run, "stopped while the gateway was asked where slow requests waited")
     return looking.result()
 
 

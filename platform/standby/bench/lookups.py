@@ -47,13 +47,13 @@ async def completed(run: Run, session: Session) -> Run:
                 samples[number] = with_record(samples[number], record, activations)
     except (StandbyError, KeyError, TypeError, ValueError) as error:
         # The last three: a gateway of another version, or whoever answers in its place. The run itself is whole.
-        return with_note(run, f"the gateway did not say where slow requests waited: {error or type(error).__name__}")
+        return with_notes(run, f"the gateway did not say where slow requests waited: {error or type(error).__name__}")
     return run.model_copy(update={"samples": tuple(samples)})
 
 
-def with_note(run: Run, note: str) -> Run:
-    """Return the run with one note more."""
-    return run.model_copy(update={"notes": (*run.notes, note)})
+def with_notes(run: Run, *notes: str) -> Run:
+    """Return the run with these notes more."""
+    return run.model_copy(update={"notes": (*run.notes, *notes)})
 
 
 def _lacks(sample: Sample) -> bool:

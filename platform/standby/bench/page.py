@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Final, Protocol
@@ -174,7 +174,7 @@ class Page:
     top: tuple[Part, ...] = ()
     kicker: str = "standby"
     footer: str = ""
-    data: object = field(default=None)
+    data: object = None
 
 
 def render(page: Page) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from standby.bench.page_markup import Markup, number, tag
@@ -27,11 +27,10 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """A figure of stacked bars. ``words`` writes an amount."""
+    """A figure of stacked bars; amounts are milliseconds."""
 
     title: str
     rows: tuple[Bar, ...]
-    words: Callable[[float], str] = milliseconds
     note: str = ""
 
     def markup(self) -> Markup:
@@ -55,7 +54,7 @@ class Bars:
         parts, at = [], 100 * row.start / highest if highest > 0 else 0.0
         for name, amount in row.parts:
             width = 100 * _size(amount) / highest if highest > 0 else 0.0
-            words = f"{name}: {self.words(amount)}"
+            words = f"{name}: {milliseconds(amount)}"
             parts.append(
                 tag(
                     "rect",
@@ -68,7 +67,7 @@ class Bars:
             )
             at += width
         total = sum(_size(amount) for _, amount in row.parts)
-        said = ", ".join(f"{name} {self.words(amount)}" for name, amount in row.parts) or "nothing measured"
+        said = ", ".join(f"{name} {milliseconds(amount)}" for name, amount in row.parts) or "nothing measured"
         picture = tag(
             "svg",
             tag("rect", width="100%", height=_HEIGHT, class_="area track"),
@@ -79,7 +78,7 @@ class Bars:
             aria_label=said,
         )
         label = tag("th", row.label, tag("span", row.note, class_="note") if row.note else None, scope="row")
-        return tag("tr", label, tag("td", picture), tag("td", self.words(total) if row.parts else "not measured", class_="n"))
+        return tag("tr", label, tag("td", picture), tag("td", milliseconds(total) if row.parts else "not measured", class_="n"))
 
 
 def colour(index: int) -> str:

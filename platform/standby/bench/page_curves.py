@@ -85,7 +85,6 @@ class Columns:
     bins: tuple[tuple[float, float, tuple[int, ...]], ...]
     names: tuple[str, ...] = ("requests",)
     x_words: Callable[[float], str] = amount
-    note: str = ""
 
     def markup(self) -> Markup:
         """Return the figure; without a single count a sentence that says so."""
@@ -108,7 +107,6 @@ class Columns:
             tag("figcaption", self.title),
             legend(self.names) if len(self.names) > 1 else None,
             plot(frame, [self._column(one, frame) for one in self.bins], f"{self.title}: {said}"),
-            tag("p", self.note, class_="note") if self.note else None,
         )
 
     def _column(self, one: tuple[float, float, tuple[int, ...]], frame: Frame) -> Markup:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-_VOID: Final = frozenset({"meta", "br", "hr"})
+_VOID: Final = frozenset({"meta"})
 # Control characters have no place in HTML; marks of writing direction would turn the words beside a hostile name around.
 _UNPRINTABLE: Final = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"

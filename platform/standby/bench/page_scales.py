@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC, datetime
 from typing import Final
 
 _STEPS: Final = (1.0, 2.0, 2.5, 5.0, 10.0)
@@ -47,6 +48,11 @@ def milliseconds(value: float | None) -> str:
 def seconds(value: float | None) -> str:
     """Return a time in seconds as people read it, in milliseconds where it is short."""
     return milliseconds(None if value is None else value * 1000)
+
+
+def minute(epoch_s: float) -> str:
+    """Return a moment as day and time of the world's clock: ``2026-11-30 07:31 UTC``."""
+    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def mebibytes(count: float | None) -> str:

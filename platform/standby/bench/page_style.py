@@ -28,7 +28,6 @@ body{margin:0;background:var(--ground);color:var(--text);font:16px/1.55 system-u
 main{max-width:62rem;margin:0 auto;padding:2.5rem 1.25rem 4rem}
 h1{font-size:2rem;line-height:1.2;margin:0 0 .4rem;letter-spacing:-.015em;overflow-wrap:anywhere}
 h2{font-size:1.3rem;line-height:1.3;margin:3rem 0 .6rem;padding-top:1.2rem;border-top:1px solid var(--line)}
-h3{font-size:1rem;margin:1.6rem 0 .5rem}
 p{margin:.5rem 0;max-width:46rem;overflow-wrap:anywhere}
 .lead{font-size:1.1rem;color:var(--soft)}
 .kicker{color:var(--soft);font-size:.8rem;letter-spacing:.08em;text-transform:uppercase;margin:0 0 .6rem}
@@ -64,7 +63,6 @@ figcaption{font-weight:600;font-size:.95rem;margin-bottom:.3rem}
 .plot text{font-size:12px;fill:var(--soft)}
 .rule{stroke:var(--line);stroke-width:1}
 .curve{fill:none;stroke-width:2;stroke-linejoin:round}
-.mark{stroke-width:2}
 .area{stroke:none}
 .dots{fill:none;stroke-width:5;stroke-linecap:round}
 pre{background:var(--raised);border-radius:.5rem;padding:.9rem 1rem;overflow-x:auto;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +10,7 @@ from pydantic import JsonValue
 
 from standby.bench.page import Banner, Cell, Page, Part, Section, Table, Text, Tiles, Tone, write
 from standby.bench.page_bars import Bar, Bars
-from standby.bench.page_scales import amount, seconds, share
+from standby.bench.page_scales import amount, minute, seconds, share
 from standby.bench.report_machine import machine_facts, machine_table
 from standby.bench.report_samples import by_rung, histogram, percentile_curves, timeline
 from standby.bench.values import Latencies, Percentiles, Run, Summary
@@ -30,11 +29,11 @@ def write_bench_page(run: Run, summary: Summary, path: Path) -> None:
 
 def bench_page(run: Run, summary: Summary, facts: Sequence[tuple[str, str]]) -> Page:
     """Return the page; a run without requests gives one that says so. Pure."""
-    began = datetime.fromtimestamp(summary.began_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     sections = _filled(run, summary) if run.samples else ()
     return Page(
         title=f"Load on {summary.target}",
-        lead=f"Workload {summary.workload.name}, seed {summary.workload.seed}, begun {began}, {summary.seconds:.1f} s.",
+        lead=f"Workload {summary.workload.name}, seed {summary.workload.seed}, begun {minute(summary.began_at)}, "
+        f"{summary.seconds:.1f} s.",
         kicker="standby bench",
         top=_top(run, summary),
         sections=(*sections, _how(summary, facts)),

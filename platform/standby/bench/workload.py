@@ -23,8 +23,7 @@ DURATION_S: Final = 30.0
 MOST_REQUESTS: Final = 1_000_000
 MOST_SECONDS: Final = 30 * 86_400.0
 _BYTES_PER_TOKEN: Final = 4
-_PROMPT_TOKENS: Final = "32"
-_MAX_TOKENS: Final = "32"
+_TOKENS: Final = 32  # of prompts and of answers, where nobody says how many
 
 
 class Arrivals(StrEnum):
@@ -149,7 +148,7 @@ def _when(options: LoadOptions, chance: random.Random) -> tuple[list[_When], str
         return [_When(at) for at in arrivals.burst(options.burst)], f"burst of {options.burst} at once", ()
     if options.trace is not None:
         recorded = read_trace(options.trace, chance, function=options.function, most=count)
-        kept = replayed(recorded, speed=options.speed, duration_s=options.duration_s, limit=count)
+        kept = replayed(recorded, speed=options.speed, duration_s=options.duration_s)
         pace = "" if options.speed == 1.0 else f", {options.speed:g} times as fast"
         return [_of_trace(one) for one in kept], f"trace {options.trace.name}{pace}", ()
     if options.ladder:
@@ -183,21 +182,17 @@ def _of_trace(one: Recorded) -> _When:
 
 
 def _lengths(options: LoadOptions) -> tuple[Lengths | None, Lengths | None]:
-    """Return the distributions that options give; None: as the trace says, if it says something."""
+    """Return the distributions that options give; None: as the trace says, else ``_TOKENS``."""
     prompts = None if options.prompt_tokens is None else parse_lengths(options.prompt_tokens, "--prompt-tokens")
     answers = None if options.max_tokens is None else parse_lengths(options.max_tokens, "--max-tokens")
-    if options.trace is None:
-        prompts = prompts or parse_lengths(_PROMPT_TOKENS, "--prompt-tokens")
-        answers = answers or parse_lengths(_MAX_TOKENS, "--max-tokens")
     return prompts, answers
 
 
 def _drawn(recorded: Iterable[int | None], wanted: Lengths | None, chance: random.Random) -> array[int]:
     if wanted is not None:
         return array("l", (wanted.draw(chance) for _ in recorded))
-    default = int(_PROMPT_TOKENS)
     # A trace may hold requests of no length; an engine is asked for one token at least.
-    return array("l", (default if tokens is None else max(1, tokens) for tokens in recorded))
+    return array("l", (_TOKENS if tokens is None else max(1, tokens) for tokens in recorded))
 
 
 def _parameters(options: LoadOptions) -> dict[str, JsonValue]:

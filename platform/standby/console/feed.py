@@ -18,7 +18,7 @@ import pydantic_core
 from standby.console.news import Rings
 from standby.console.overview import Overview, diff, overview
 from standby.console.rows import Desktop, Tables
-from standby.console.values import Facts, Row, Scope
+from standby.console.values import Facts, Moment, Row, Scope
 from standby.host import tasks
 
 FASTEST_S: Final = 0.25
@@ -39,7 +39,7 @@ class _Tick:
 
     number: int
     made_at: float
-    facts: Facts
+    moment: Moment
     tables: Tables
     took_s: float = 0.0
     seen: dict[Scope, Overview] = field(default_factory=dict)
@@ -121,14 +121,14 @@ class Feed:
         if self._tick is None or now - self._tick.made_at >= max(oldest_s, self._tick.took_s / LARGEST_SHARE):
             facts = self.look()
             self._number += 1
-            self._tick = _Tick(self._number, now, facts, self._desktop.lay_out(facts))
+            self._tick = _Tick(self._number, now, facts.moment, self._desktop.lay_out(facts))
         return self._tick
 
     def _seen(self, scope: Scope, tick: _Tick) -> Overview:
         seen = tick.seen.get(scope)
         if seen is None:
             news, savings = self.rings.of(scope), self.saved(scope)
-            seen = tick.seen[scope] = overview(tick.facts.moment, scope, tick.tables, news, savings)
+            seen = tick.seen[scope] = overview(tick.moment, scope, tick.tables, news, savings)
         return seen
 
     def _text(self, scope: Scope, tick: _Tick, before: _Known | None) -> bytes:

@@ -52,15 +52,14 @@ class StaticFile:
     etag: str
 
 
-def read_files(folder: Traversable | None = None) -> Mapping[str, StaticFile]:
+def read_files() -> Mapping[str, StaticFile]:
     """Return the console's files by their path below ``/console/``; a kind that has no content type is left out."""
-    root = files("standby.console") / "static" if folder is None else folder
-    return MappingProxyType(dict(_walk(root, PurePosixPath())))
+    return MappingProxyType(dict(_walk(files("standby.console") / "static", PurePosixPath())))
 
 
-def console_routes(served: Mapping[str, StaticFile] | None = None) -> list[Route]:
+def console_routes() -> list[Route]:
     """Return the routes of the console, which need no key: what it shows is asked for with the caller's key."""
-    table = read_files() if served is None else served
+    table = read_files()
 
     async def serve(request: Request) -> Response:
         found = table.get(request.path_params["name"] or INDEX)

@@ -32,6 +32,9 @@ EVENTS: Final = 100
 MOST_TENANTS: Final = 200
 LONGEST_TEXT: Final = 500
 
+# What has no list of its own.
+OtherEvent = StateChanged | FetchProgress | EndpointChanged | ComponentNotice | AuditEvent | AsyncInvocationEnded
+
 # What is of no tenant: the platform itself, and who changed who may do what. For administrators.
 _PLATFORM: Final = ""
 
@@ -67,8 +70,8 @@ def decision_row(event: DecisionMade) -> Row:
     }
 
 
-def event_row(event: AnyEvent) -> Row:
-    """Return any event in words."""
+def event_row(event: OtherEvent) -> Row:
+    """Return an event in words."""
     return {
         "id": event.id,
         "at": event.at,
@@ -80,16 +83,11 @@ def event_row(event: AnyEvent) -> Row:
     }
 
 
-def text_of(event: AnyEvent) -> str:
+def text_of(event: OtherEvent) -> str:
     """Return one line that says what happened."""
     match event:
-        case DecisionMade():
-            text = f"{event.action}: {event.reason}"
         case StateChanged():
             text = f"{event.before} → {event.after}{_because(event.reason)}"
-        case ActivationEnded():
-            took = f"{sum(event.activation.phases_ms.values()):.0f} ms, from {event.activation.from_rung.label}"
-            text = f"ready after {took}" if event.ok else f"not ready after {took}{_because(event.error)}"
         case FetchProgress():
             text = f"{event.done_bytes} of {event.total_bytes} bytes of {event.digest[:12]} are here"
         case EndpointChanged():

@@ -6,7 +6,7 @@ happens; who shows a moment only adds how long it has been so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -93,14 +93,13 @@ def others(instances: Sequence[Instance]) -> str:
     return f" (and {len(instances) - 1} more)" if len(instances) > 1 else ""
 
 
-def node_doing(node: Node, instances: Iterable[Instance]) -> str:
+def node_doing(node: Node, instances: Sequence[Instance]) -> str:
     """Return what the node takes, and what it still waits for where it is being emptied."""
     why = f" ({node.mode_reason})" if node.mode_reason else ""
-    there = list(instances)
     if node.mode is NodeMode.OPEN:
         return "open"
     if node.mode is NodeMode.CORDONED:
         return f"cordoned{why}: nothing new comes"
-    if node.mode is NodeMode.DRAINED or not there:
+    if node.mode is NodeMode.DRAINED or not instances:
         return f"{node.mode}{why}: nothing is left"
-    return f"{node.mode}{why}: {len(there)} instances, {sum(item.in_flight for item in there)} in flight"
+    return f"{node.mode}{why}: {len(instances)} instances, {sum(item.in_flight for item in instances)} in flight"

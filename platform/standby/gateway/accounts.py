@@ -127,7 +127,7 @@ class Account:
             (self._first_bytes.get(rung) or self._child(self._first_bytes, metrics.FIRST_BYTE, rung)).observe(seconds)
 
     def streamed(self, rung: Rung, meter: Meter, arrived: float) -> None:
-        """Note a stream of which at least one event came; ``arrived`` by the meter's clock."""
+        """Note a stream, once it has ended; nothing where no event came. ``arrived`` is by the meter's clock."""
         if self.closed or meter.first_event_at is None:
             return
         first = self._first_tokens.get(rung) or self._child(self._first_tokens, metrics.TIME_TO_FIRST_TOKEN, rung)

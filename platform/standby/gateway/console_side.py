@@ -147,7 +147,7 @@ class ConsoleSide:
 
     def saved(self, scope: Scope) -> Row:
         """Return what a scope has saved until now."""
-        total = self._ledger.total(scope, self._accounts_of(tuple(self._endpoints())))
+        total = self._ledger.total(scope, self._accounts_of(self._endpoints()))
         return savings.row(total, self._since, self.prices)
 
     # ---- inside ------------------------------------------------------------------------------------------------

@@ -146,8 +146,7 @@ class Work:
     def metered(self) -> None:
         """Note what it used and how its stream went, once, when it has ended in whatever way."""
         self.account.metered(self.meter)
-        if self.meter.first_event_at is not None:
-            self.account.streamed(self.rung, self.meter, self.arrival.arrived)
+        self.account.streamed(self.rung, self.meter, self.arrival.arrived)
 
     def traced(self, grant: Grant) -> tuple[int, Headers]:
         """Return the id of the next attempt's span, 0 for none, and the request's headers as the door gets them.

@@ -275,7 +275,7 @@ class Dispatcher:
             return Step.GIVE_UP
         work.meter.asked = work.meter.asked or setback in (None, Setback.MAYBE_BEGUN)
         if endings.engine_died(outcome):
-            verdict = self.guard.died(work, grant, read=outcome.read, beside=outcome.gone)
+            verdict = self.guard.died(work, grant, read=outcome.read, in_flight=outcome.gone)
             if setback is not None:
                 setback = _WORSE.get(verdict, setback)
         elif kind is ResultKind.ENGINE and endings.of_the_engine(outcome):

@@ -90,8 +90,7 @@ class RelayOutcome(NamedTuple):
     ``reason`` is the refusal, the engine fault or the error in words; ``saw`` says whether the engine may have seen the
     request, ``read`` whether it certainly had read all of it; ``bytes`` counts body bytes towards the client; ``status`` is 0
     when there was no answer. ``fault`` is what the door said of the engine (``standby.wire.headers.EngineFault``), empty
-    where the door itself was lost or said nothing; ``gone``: the engine is no more, and had
-    that many requests in flight.
+    where the door itself was lost or said nothing; ``gone``: the engine is no more, and had that many requests in flight.
     """
 
     kind: OutcomeKind

@@ -52,14 +52,12 @@ class PoisonGuard:
                 work.quarantined_s += self.monotonic() - began
             yield
 
-    def died(self, work: Work, grant: Grant, *, read: bool, beside: int = 1) -> Verdict:
+    def died(self, work: Work, grant: Grant, *, read: bool, in_flight: int) -> Verdict:
         """An engine has died with this request in flight; ``read``: it certainly had read it.
 
-        ``beside`` is how many were in flight there, of all gateways, this one included.
+        ``in_flight`` is how many there were, of all gateways, this one included.
         """
-        death = Death(grant.instance, grant.epoch, grant.alone, read)
-        if beside > 1:
-            death = death._replace(alone=False)
+        death = Death(grant.instance, grant.epoch, grant.alone and in_flight <= 1, read)
         return self.book.died(work.who, self._mark(work), death, self.monotonic())
 
     def faulty(self, work: Work, grant: Grant, *, read: bool) -> None:

@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 class Background(Generic[T]):
     """``work`` gets batches in the thread, one after the other. All methods belong to one event loop's thread.
 
-    ``lost`` gets how many were lost and why, in either thread: ``queue`` where the work does not keep up, ``shutdown`` where
-    it did not end in time.
+    ``lost`` gets how many were lost and why, in either thread: ``queue`` where the work does not keep up, ``error`` where
+    it raised, ``shutdown`` where it did not end in time.
     """
 
     def __init__(

@@ -79,14 +79,11 @@ class Exporter:
 
     def _send(self, body: bytes) -> int | None:
         """Return how many of the spans were refused; None: all. Raises httpx.HTTPError."""
-        for last in (False, True):
-            try:
-                return self._sent(body)
-            except (httpx.RemoteProtocolError, httpx.ReadError):
-                # A kept connection that the collector had closed looks like this; a fresh one does not.
-                if last:
-                    raise
-        raise AssertionError("one of the two has returned or raised")
+        try:
+            return self._sent(body)
+        except (httpx.RemoteProtocolError, httpx.ReadError):
+            # A kept connection that the collector had closed looks like this; a fresh one does not.
+            return self._sent(body)
 
     def _sent(self, body: bytes) -> int | None:
         if self._client is None:

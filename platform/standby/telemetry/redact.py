@@ -105,9 +105,7 @@ def masked_value(name: str, value: object, depth: int = 0) -> Any:
     """Return a named value as a log may show it: one that is named like a secret not at all, text and containers masked."""
     if value is None or isinstance(value, bool | int | float):
         return value
-    if _SECRET_NAME.search(name):
-        return MASK
-    if depth >= _DEEPEST:
+    if depth >= _DEEPEST or _SECRET_NAME.search(name):
         return MASK
     if isinstance(value, Mapping):
         return {mask(str(key)): masked_value(str(key), inner, depth + 1) for key, inner in value.items()}

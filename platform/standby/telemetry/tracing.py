@@ -114,7 +114,7 @@ class Tracing:
         if taken == len(spans):
             return
         lost(len(spans) - taken, "export")
-        now = time.monotonic()
+        now = self._clock()
         if now - self._failed_at >= _SAY_EVERY_S:
             self._failed_at = now
             _log.warning("the collector takes no spans; they are dropped and counted", extra={"spans": len(spans) - taken})

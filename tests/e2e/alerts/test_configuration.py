@@ -88,14 +88,18 @@ async def test_what_another_alert_explains_is_held_back(
     told = await api.post("/api/v2/alerts", json=[{"labels": labels, "startsAt": began} for labels in (cause, effect, *LAST)])
     assert told.status_code == 200, told.text
     # Causes are taken in one after the other, and a moment after the answer.
-    await until(lambda: shown(api, LAST[1]), "the last cause is known", 10.0)
-    found = await shown(api, effect, held_back=None)
+    await until(lambda: inhibited(api, LAST[1]), "the last cause is known", 10.0)
+    found = await shown(api, effect)
     assert bool(found["status"]["inhibitedBy"]) is held_back
     assert [receiver["name"] for receiver in found["receivers"]] == [effect["severity"]]
 
 
-async def shown(api: httpx.AsyncClient, labels: dict[str, str], held_back: bool | None = True) -> dict[str, Any]:
-    """The alert with these labels, nothing if it is not held back as it should be."""
+async def inhibited(api: httpx.AsyncClient, labels: dict[str, str]) -> bool:
+    return bool((await shown(api, labels))["status"]["inhibitedBy"])
+
+
+async def shown(api: httpx.AsyncClient, labels: dict[str, str]) -> dict[str, Any]:
+    """The alert with these labels."""
     alerts: list[dict[str, Any]] = (await api.get("/api/v2/alerts")).json()
     (found,) = (one for one in alerts if one["labels"] == {name: value for name, value in labels.items() if value})
-    return found if held_back in (None, bool(found["status"]["inhibitedBy"])) else {}
+    return found

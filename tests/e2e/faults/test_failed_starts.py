@@ -87,8 +87,7 @@ WAYS: dict[str, Way] = {
 
 async def standby(there: Deployment, *words: str) -> Any:
     """Run a command of the administrator in a thread."""
-    bearer = there.stack.headers()["authorization"].removeprefix("Bearer ")
-    arguments = ["--url", there.url(), "--key", bearer, *words]
+    arguments = ["--url", there.url(), "--key", there.stack.secrets.admin_key, *words]
     return await asyncio.to_thread(CliRunner().invoke, app, arguments)
 
 
@@ -132,9 +131,8 @@ async def test_a_failed_start_says_the_same_everywhere(there: Deployment, name: 
 async def test_an_interrupted_wait_leaves_a_whole_endpoint(there: Deployment) -> None:
     """Ctrl-C ends the wait alone: the endpoint is there, says what it does, and can be deleted like any other."""
     model = await there.model({"start_delay_s": 30})
-    bearer = there.stack.headers()["authorization"].removeprefix("Bearer ")
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "standby.cli.main", "--url", there.url(), "--key", bearer,
+        sys.executable, "-m", "standby.cli.main", "--url", there.url(), "--key", there.stack.secrets.admin_key,
         "endpoints", "create", "slow", "--model", model, "--min-ready", "1", "--wait",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip

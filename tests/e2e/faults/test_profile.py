@@ -27,8 +27,7 @@ STREAM = {"stream": True, "max_tokens": 1_000_000}
 
 
 def arguments(there: Deployment, *words: str) -> list[str]:
-    bearer = there.stack.headers()["authorization"].removeprefix("Bearer ")
-    return ["--url", there.url(), "--key", bearer, *words]
+    return ["--url", there.url(), "--key", there.stack.secrets.admin_key, *words]
 
 
 async def standby(there: Deployment, *words: str) -> Any:

@@ -1,4 +1,4 @@
-"""The routes: each severity has a receiver, and names in inhibition rules are alerts and labels that exist."""
+"""The routes: each severity has a receiver, and names in inhibition rules are alerts that exist."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from standby.domain.profiles import ProfileAction, ProfileAnswer, ProfileOrder, 
 from standby.runtime.engines.base import EngineSpec
 from standby.warm_pool import profiling
 from standby.warm_pool.managed import Managed
-from standby.warm_pool.nvidia_profilers import WORDS, command_lines
+from standby.warm_pool.nvidia_profilers import WORDS, command_lines, engine_command
 from standby.warm_pool.profiling import KEPT, LEAST_FREE, Profiler, free_at
 from support.waiting import until
 
@@ -130,6 +130,15 @@ async def test_what_is_not_recorded_is_named_with_its_reason(tmp_path: Path) -> 
     assert ended.files == ()
 
 
+async def test_no_more_than_eight_instances_are_recorded(tmp_path: Path) -> None:
+    """Instances count, not what is recorded of each: that may be nothing, or two things."""
+    instances = {name: instance(name) for name in "abcdefghij"}
+    profiler = Profiler("n1", instances, tmp_path / "profiles", lambda: None)
+    profiler.carry_out(order())
+    left = [one.what for one in (await done(profiler)).left_out if one.reason == "8 are enough"]
+    assert left == ["instance i", "instance j"]
+
+
 async def test_it_ends_by_itself_when_nobody_looks_or_the_engine_sleeps(tmp_path: Path) -> None:
     py_spy = a_py_spy(tmp_path, until_told(RECORDING))
     engine = instance()
@@ -191,8 +200,6 @@ async def test_a_gpu_engines_command_lines_are_written_down(tmp_path: Path, monk
 
 def test_a_spec_of_vllm_is_started_again_from_what_it_was_told(tmp_path: Path) -> None:
     """A fork of a zygote has the zygote's command line: the model's arguments come from its spec."""
-    from standby.warm_pool.nvidia_profilers import engine_command
-
     (tmp_path / "config.json").write_text("{}")
     spec = EngineSpec(
         instance="i", epoch=1, kind=EngineKind.VLLM, model_dir=tmp_path, model_files=("m",), served_name="org/m", slots=2,

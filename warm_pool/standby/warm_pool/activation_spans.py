@@ -64,7 +64,7 @@ def spans_of(climbed: Climbed, draw: Callable[[], int] = new_span_id) -> list[Sp
             parent=context.span,
             began_ns=began + ns(step.began_s),
             ended_ns=began + ns(step.ended_s),
-            attributes=known({"standby.instance": assignment.instance}),
+            attributes={"standby.instance": assignment.instance},
         )
         for step in climbed.steps
     ]

@@ -15,6 +15,7 @@ from standby.bus.subjects import logs_subject
 from standby.bus.subscription import Subscription
 from standby.domain.engine_logs import EngineLog, LogAnswer, LogOrder
 from standby.domain.errors import InvalidInput
+from standby.runtime.engines.process_engine import log_file
 from standby.runtime.log_words import last_lines
 from standby.warm_pool.managed import Managed
 
@@ -53,7 +54,7 @@ class EngineLogs:
 
     async def _read(self, managed: Managed, order: LogOrder, share: int) -> EngineLog:
         # An instance's id is given by the controller, never by a caller: no name of a caller reaches the file system.
-        log = self.folder / f"{managed.id}{'.previous' if order.previous else ''}.log"
+        log = log_file(self.folder, managed.id, previous=order.previous)
         told = EngineLog(instance=managed.id, state=managed.life.state)
         try:
             lines, cut = await asyncio.to_thread(last_lines, log, order.lines, share)

@@ -107,7 +107,8 @@ class TorchTrace:
             return [self._left(f"the engine did not begin to trace: {error or type(error).__name__}")]
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), seconds)
+                async with asyncio.timeout(seconds):
+                    await stop.wait()
         finally:
             # Also when this is cancelled: an engine that goes on tracing fills its memory.
             stopped = await self._stopped()

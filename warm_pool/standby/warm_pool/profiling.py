@@ -200,15 +200,17 @@ class Profiler:
         found: list[Recorder] = []
         if py_spy is None:
             session.left_out.append(PY_SPY_MISSING)
+        taken = 0
         for managed in sorted(self.instances.values(), key=lambda one: one.id):
             if not _is_meant(managed, order):
                 continue
             if not _is_ready(managed):
                 reason = f"it is {managed.life.state.value}: only a ready engine works"
                 session.left_out.append(LeftOut(what=f"instance {managed.id}", reason=reason, remedy="ask it something first"))
-            elif len(found) >= _MOST_INSTANCES:
+            elif taken == _MOST_INSTANCES:
                 session.left_out.append(LeftOut(what=f"instance {managed.id}", reason=f"{_MOST_INSTANCES} are enough"))
             else:
+                taken += 1
                 found += self._recorders_of(session, managed, py_spy)
         if order.node_too and py_spy is not None:
             found.append(Stacks(py_spy, f"node-{self.node}", os.getpid(), f"node agent {self.node}", order.native))

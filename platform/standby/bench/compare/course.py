@@ -243,17 +243,9 @@ class Course:
             await asyncio.gather(task, stopping, return_exceptions=True)
 
     def _load(self, act: Act, number: int, *, count: int | None = None, at_once: int | None = None) -> LoadOptions:
-        options = self.options
         # The same for both targets; another one for each act and round, so that no cache of prompts answers.
-        seed = options.seed * 1_000_003 + list(Act).index(act) * 1_009 + number
-        return LoadOptions(
-            rate=options.rate,
-            count=count,
-            burst=at_once,
-            prompt_tokens=options.prompt_tokens,
-            max_tokens=options.max_tokens,
-            seed=seed,
-        )
+        seed = self.options.seed * 1_000_003 + list(Act).index(act) * 1_009 + number
+        return _load_of(self.options, seed, count=count, at_once=at_once)
 
     def _plan(self, act: Act, number: int, *, count: int | None = None, at_once: int | None = None) -> Plan:
         """Return a plan whose first request is due at once."""
@@ -270,16 +262,16 @@ async def _all(steps: Iterable[Awaitable[Reached]]) -> list[Reached]:
 
 def workload_of(options: CourseOptions) -> Workload:
     """Return the workload of the warm blocks as reports name it. Raises InvalidInput where any act's load makes no sense."""
-    warm, at_once = (
-        LoadOptions(
-            rate=options.rate,
-            count=count,
-            burst=burst,
-            prompt_tokens=options.prompt_tokens,
-            max_tokens=options.max_tokens,
-            seed=options.seed,
-        )
-        for count, burst in ((options.requests, None), (None, options.burst))
+    plan_of(_load_of(options, options.seed, at_once=options.burst))
+    return plan_of(_load_of(options, options.seed, count=options.requests)).workload
+
+
+def _load_of(options: CourseOptions, seed: int, *, count: int | None = None, at_once: int | None = None) -> LoadOptions:
+    return LoadOptions(
+        rate=options.rate,
+        count=count,
+        burst=at_once,
+        prompt_tokens=options.prompt_tokens,
+        max_tokens=options.max_tokens,
+        seed=seed,
     )
-    plan_of(at_once)
-    return plan_of(warm).workload

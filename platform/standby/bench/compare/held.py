@@ -6,14 +6,14 @@ as large as it was ever seen awake: too much rather than too little.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from standby.domain.instance import HAS_PROCESS, InstanceState
 
 GB: Final = 1e9
-NOTHING: Final = "cold"
+_NOTHING: Final = "cold"
 _AWAKE: Final = frozenset(state.value for state in HAS_PROCESS - {InstanceState.ASLEEP})
 
 
@@ -23,6 +23,12 @@ class Look(NamedTuple):
     at_s: float
     state: str
     resident_bytes: int
+
+
+def look_at(instances: Sequence[Mapping[str, Any]], at_s: float) -> Look:
+    """Return one look at an endpoint's instances, as the control API lists them: the first is the warmest."""
+    state = str(instances[0]["state"]) if instances else _NOTHING
+    return Look(at_s, state, sum(int(one["resident_bytes"]) for one in instances))
 
 
 def awake_bytes(looks: Sequence[Look]) -> int | None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Final
 
 from standby.bench.compare.ratio import FEWEST
@@ -11,6 +11,7 @@ from standby.bench.compare.table import phases
 from standby.bench.compare.values import ColdStart, Comparison, Figure, Known, Row, Side
 from standby.bench.page import Banner, Cell, Listing, Page, Part, Section, Table, Text, Tiles, Tone
 from standby.bench.page_bars import Bar, Bars
+from standby.bench.page_scales import minute
 from standby.bench.report_machine import machine_table
 from standby.bench.report_samples import histogram, percentile_curves
 from standby.bench.values import Sample
@@ -21,12 +22,11 @@ _MOST_DATA: Final = 5000
 
 def compare_page(compared: Comparison, rows: Sequence[Row]) -> Page:
     """Return the page."""
-    began = datetime.fromtimestamp(compared.began_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     a, b = compared.sides
     return Page(
         title=f"{a.name} beside {b.name}",
         lead=f"A is {a.kind}. B is {b.kind}. The same requests to both, by turns in the order ABBA, seed "
-        f"{compared.workload.seed}; begun {began}, {compared.seconds:.0f} s.",
+        f"{compared.workload.seed}; begun {minute(compared.began_at)}, {compared.seconds:.0f} s.",
         kicker="standby compare",
         top=(*banners(compared), *_tiles(rows)),
         sections=(
@@ -96,7 +96,7 @@ def _warm(compared: Comparison) -> Section:
     if not any(samples for _, samples in groups):
         return Section("Warm", (Text("Not measured.", Tone.SOFT),))
     rungs = tuple(
-        (name, ", ".join(f"{rung or 'not said'}: {count}" for rung, count in _rungs(samples).items()))
+        (name, ", ".join(f"{rung or 'not said'}: {count}" for rung, count in Counter(one.rung for one in samples).items()))
         for name, samples in groups
     )
     return Section(
@@ -108,13 +108,6 @@ def _warm(compared: Comparison) -> Section:
             Table(("", "rung that requests met"), rungs, "Where the answers came from, as they say themselves"),
         ),
     )
-
-
-def _rungs(samples: Sequence[Sample]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for one in samples:
-        found[one.rung] = found.get(one.rung, 0) + 1
-    return found
 
 
 def _good(side: Side) -> list[Sample]:

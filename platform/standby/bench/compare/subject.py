@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from standby.bench.compare.values import Holding, Reached
@@ -49,7 +49,6 @@ class Plain:
     target: Target
     kind: str
     idle_s: float | None = None
-    notes: tuple[str, ...] = field(default=())
 
     async def to_zero(self) -> Reached:
         """Leave it alone."""
@@ -75,11 +74,11 @@ class Plain:
         return Holding(words="what it holds cannot be seen from outside")
 
 
-async def looked_until(look: Callable[[], Awaitable[bool]], limit_s: float, every_s: float) -> float | None:
-    """Look until it is true and return the seconds that took; None where ``limit_s`` has passed first."""
+async def looked_until(look: Callable[[], Awaitable[bool]], limit_s: float, every_s: float) -> bool:
+    """Look until it is true; False where ``limit_s`` has passed first."""
     began = time.monotonic()
     while not await look():
         if time.monotonic() - began > limit_s:
-            return None
+            return False
         await asyncio.sleep(every_s)
-    return time.monotonic() - began
+    return True

@@ -23,6 +23,7 @@ from standby.bench.compare.values import Holding, Reached
 from standby.bench.load import Target
 from standby.bench.values import Sample
 from standby.domain.errors import ConfigurationError
+from standby.host.group import stop_group
 from standby.host.tasks import end
 
 PREFIX: Final = "container:"
@@ -68,11 +69,12 @@ async def baseline(model: Path, *, keep: str, slots: int, say: Callable[[str], N
         # Proxies of the environment cannot reach this machine's loopback.
         async with httpx.AsyncClient(base_url=url, timeout=10.0, trust_env=False) as api:
             try:
-                yield Baseline(process, str(api.base_url).rstrip("/"), api)
+                yield Baseline(process, url, api)
             finally:
                 await end([telling])
     finally:
-        await _stop(process)
+        if process.returncode is None:
+            await stop_group(process, _STOP_S)  # it ends its engine first
 
 
 @dataclass
@@ -85,7 +87,6 @@ class ContainerSubject:
     keep: str
     limit_s: float
     _began: float = field(default_factory=time.monotonic)
-    _held_before: float = 0.0
     _awake: int = 0
 
     @property
@@ -102,7 +103,7 @@ class ContainerSubject:
             stopped = await looked_until(self.program.stop_container, self.limit_s, _FALL_S)
         except httpx.HTTPError as error:
             return Reached(ok=False, words=f"the baseline does not answer: {error!r}", lost=True)
-        if stopped is None:
+        if not stopped:
             return Reached(ok=False, words=f"busy for {self.limit_s:g} s: it could not be stopped")
         return Reached(ok=True, words="stopped by hand: no process, no files")
 
@@ -113,10 +114,10 @@ class ContainerSubject:
             return not (await self._note())["running"]
 
         try:
-            took_s = await looked_until(stopped, self.limit_s, _FALL_S)
+            fell = await looked_until(stopped, self.limit_s, _FALL_S)
         except httpx.HTTPError as error:
             return Reached(ok=False, words=f"the baseline does not answer: {error!r}", lost=True)
-        if took_s is None:
+        if not fell:
             return Reached(ok=False, words=f"still running after {self.limit_s:g} s without a request")
         return Reached(ok=True, words="its time was over: stopped")
 
@@ -172,16 +173,3 @@ async def _address(stream: asyncio.StreamReader) -> str:
 async def _tell(stream: asyncio.StreamReader, say: Callable[[str], None]) -> None:
     while line := await stream.readline():
         say(f"baseline {line.decode(errors='replace').strip()}")
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End the program; it ends its engine first."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            process.terminate()
-        try:
-            async with asyncio.timeout(_STOP_S):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, cast
 from urllib.parse import quote
 
-from standby.bench.compare.held import NOTHING, Look, awake_bytes, held_gb_s
+from standby.bench.compare.held import Look, awake_bytes, held_gb_s, look_at
 from standby.bench.compare.subject import Phases, looked_until
 from standby.bench.compare.values import Holding, Reached
 from standby.bench.load import Target
@@ -75,10 +75,10 @@ class StandbySubject:
             return seen == self.rung
 
         try:
-            took_s = await looked_until(rests, self.limit_s, _REST_S)
+            reached = await looked_until(rests, self.limit_s, _REST_S)
         except StandbyError as error:
             return Reached(ok=False, words=f"the gateway does not say on which rung it is: {error}", lost=True)
-        if took_s is None:
+        if not reached:
             return Reached(ok=seen != _READY, words=f"{seen} after {self.limit_s:g} s of waiting for {self.rung}")
         words = f"waited for the rung {self.rung}: its own policy let it fall"
         if not self.evict:
@@ -100,10 +100,10 @@ class StandbySubject:
             return self._ready < most or not self._ready
 
         try:
-            took_s = await looked_until(fell, self.limit_s, _FALL_S)
+            reached = await looked_until(fell, self.limit_s, _FALL_S)
         except StandbyError as error:
             return Reached(ok=False, words=f"the gateway does not say when it falls: {error}", lost=True)
-        if took_s is None:
+        if not reached:
             return Reached(ok=False, words=f"still ready after {self.limit_s:g} s without a request")
         left = f"{self._ready} of {most} instances still ready" if self._ready else seen
         return Reached(ok=True, words=left)
@@ -154,11 +154,10 @@ class StandbySubject:
         except StandbyError as error:
             self._refused = str(error)
             raise
-        state = str(instances[0]["state"]) if instances else NOTHING
-        held = sum(int(one["resident_bytes"]) for one in instances)
+        look = look_at(instances, time.monotonic() - self._began)
         self._ready = sum(one["state"] == _READY for one in instances)
-        self.looks.append(Look(time.monotonic() - self._began, state, held))
-        return state
+        self.looks.append(look)
+        return look.state
 
     async def _view(self) -> dict[str, Any]:
         view: dict[str, Any] = await self.client.call("GET", f"/api/v1/endpoints/{quote(self.endpoint, safe='')}")

@@ -174,12 +174,12 @@ def _memory(compared: Comparison) -> list[Row]:
     def held(side: Side) -> Figure:
         holding = side.holding
         if holding.gb_s is None:
-            return Figure(text="not measured", known=Known.NOT_MEASURED, note=holding.words)
+            return _unknown(holding.words)
         return _measured(f"{holding.gb_s:.1f} GB·s", f"in {holding.seconds:.0f} s; {holding.words}")
 
     def awake(side: Side) -> Figure:
         if side.holding.awake_bytes is None:
-            return Figure(text="not measured", known=Known.NOT_MEASURED, note=side.holding.words)
+            return _unknown(side.holding.words)
         return _measured(mebibytes(side.holding.awake_bytes))
 
     return [_row("memory when awake", compared, awake), _row("memory times time, all acts", compared, held)]
@@ -190,14 +190,14 @@ def _prices(compared: Comparison, prices: ConsoleSettings) -> list[Row]:
         holding = side.holding
         if holding.gb_s is None or not side.sent:
             why = "real SageMaker bills by its own price, below" if side.name.startswith("sagemaker:") else holding.words
-            return Figure(text="not measured", known=Known.NOT_MEASURED, note=why)
+            return _unknown(why)
         usd = holding.gb_s * prices.usd_host_gb_hour / HOUR_S / side.sent * 1000
         return _reckoned(usd, f"memory held, at ${prices.usd_host_gb_hour:g} for a GB and hour; {side.sent} requests in all")
 
     def always(side: Side) -> Figure:
         holding = side.holding
         if holding.awake_bytes is None or not side.sent or not holding.seconds:
-            return Figure(text="not measured", known=Known.NOT_MEASURED, note=holding.words)
+            return _unknown(holding.words)
         gb_s = holding.awake_bytes / GB * holding.seconds
         return _reckoned(
             gb_s * prices.usd_host_gb_hour / HOUR_S / side.sent * 1000, "awake all the time, for the same requests"
@@ -210,7 +210,7 @@ def _prices(compared: Comparison, prices: ConsoleSettings) -> list[Row]:
         size, awake = compared.serverless_gb, side.holding.awake_bytes
         if size is None and awake is None:
             why = "its memory is not known; --serverless-gb names SageMaker's size"
-            return Figure(text="not measured", known=Known.NOT_MEASURED, note=why)
+            return _unknown(why)
         size = size or serverless_size(Memory(host=awake or 0))
         usd = sum(good) / len(good) * size * prices.usd_serverless_gb_second * 1000
         rate = f"{prices.usd_serverless_gb_second:.8f}".rstrip("0")
@@ -241,11 +241,15 @@ def _reckoned(usd: float, note: str) -> Figure:
     return Figure(text=_usd(usd), known=Known.RECKONED, note=note)
 
 
+def _unknown(why: str) -> Figure:
+    return Figure(text="not measured", known=Known.NOT_MEASURED, note=why)
+
+
 def _missing(side: Side, act: Act, why: str = "") -> Figure:
     """Return a cell that says why there is no figure."""
     if not why and side.death is not None:
         why = f"lost after {side.death.at_s:.0f} s"
-    return Figure(text="not measured", known=Known.NOT_MEASURED, note=why or side.skipped.get(act, "stopped before"))
+    return _unknown(why or side.skipped.get(act, "stopped before"))
 
 
 def _usd(value: float) -> str:

@@ -11,6 +11,7 @@ from botocore.eventstream import EventStreamBuffer, ParserError
 
 from standby.bench.targets.words import class_of, original_status, plain, said, said_in, text_of_bytes
 from standby.bench.values import ErrorClass
+from standby.wire.sse import EVENT_STREAM
 
 MOST_HELD: Final = 64 * 1024 * 1024
 # What is held of a line is copied with each piece that comes: a longer one would keep the generator from its other answers.
@@ -81,7 +82,7 @@ def reader_of(status: int, headers: Mapping[bytes, bytes], facts: Facts) -> Read
     media = headers.get(b"content-type", b"").lower()
     if media.startswith(_FRAMES):
         return _Frames(facts)
-    if media.startswith((b"text/event-stream", b"application/jsonlines", b"application/x-ndjson")):
+    if media.startswith((EVENT_STREAM, b"application/jsonlines", b"application/x-ndjson")):
         return Lines(facts)
     return _Whole(facts)
 

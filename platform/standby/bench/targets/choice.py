@@ -89,20 +89,19 @@ def _url(url: str, options: TargetOptions, session: Session) -> Chosen:
     place = place_of(url)
     base = _without_operation(place.path)
     headers: dict[bytes, bytes] = {}
-    connection = _known(session)
-    ours = connection is not None and place_of(connection.url).origin == place.origin
+    gateway = _gateway_at(place, session)
     if options.key is not None:
         # Servers repeat keys in their refusals, and what they say stands in the report.
         hide([options.key])
         headers[b"authorization"] = b"Bearer " + options.key.encode()
-    elif ours and connection is not None:
-        headers = _gateway_headers(connection, session)
+    elif gateway is not None:
+        headers = _gateway_headers(gateway, session)
     model, notes = options.model, _NOTHING
     if model is None:
         model, notes = _only_model(f"{place.origin}{base}/models", headers, options.timeout_s)
     whole = place.path.endswith(tuple(_PATHS.values()))
     path = place.path if whole else f"{base}{_path(options)}"
-    return Chosen(_http(url, place, path, _asking(options, model), headers, options), ours, None, notes)
+    return Chosen(_http(url, place, path, _asking(options, model), headers, options), gateway is not None, None, notes)
 
 
 def _sagemaker(name: str, options: TargetOptions, session: Session) -> Chosen:
@@ -122,8 +121,7 @@ def _sagemaker(name: str, options: TargetOptions, session: Session) -> Chosen:
         timeout_s=options.timeout_s,
         shadow=options.shadow,
     )
-    connection = _known(session)
-    ours = connection is not None and place_of(connection.url).origin == place.origin
+    ours = _gateway_at(place, session) is not None
     return Chosen(target, ours, name if ours else None)
 
 
@@ -151,11 +149,13 @@ def _gateway_headers(connection: Connection, session: Session) -> dict[bytes, by
     return headers
 
 
-def _known(session: Session) -> Connection | None:
+def _gateway_at(place: Place, session: Session) -> Connection | None:
+    """Return the session's gateway where it is what listens at the place."""
     try:
-        return session.connection()
+        connection = session.connection()
     except StandbyError:
         return None
+    return connection if place_of(connection.url).origin == place.origin else None
 
 
 def _without_operation(path: str) -> str:

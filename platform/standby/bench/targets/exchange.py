@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
 from typing import Final
 
+from standby.bench.load import Clock
 from standby.bench.targets.answer import Facts, Reader, reader_of
 from standby.bench.targets.requests import Place
 from standby.bench.values import ErrorClass, Planned, Sample
 from standby.domain.instance import Phase, Rung
 from standby.wire.connection import Loss, ResponseHead, WireConnection
+from standby.wire.headers import REQUEST_ID, SHADOW
 from standby.wire.pool import CONNECT_LIMIT_S, STALE_WITHIN_S, ConnectionPool
 
-Clock = Callable[[], float]
 IDLE_LIMIT: Final = 4096
 
 _RUNG: Final = b"x-standby-rung"
 _WAIT: Final = b"x-standby-wait-ms"
 _PHASES: Final = b"x-standby-phases-ms"
-_SHADOW: Final = b"x-standby-shadow"
-_IDS: Final = (b"x-amzn-requestid", b"x-request-id")
+_IDS: Final = (b"x-amzn-requestid", REQUEST_ID)
 # Others are no split of ours: a server that makes one up for each answer must not make a thousand rows.
 _RUNGS: Final = {rung.label.encode(): rung.label for rung in Rung}
 _PHASE_NAMES: Final = frozenset(phase.value for phase in Phase)
@@ -214,5 +213,5 @@ def _phases(header: bytes) -> tuple[tuple[str, float], ...]:
 
 def shadowed(exchange: Exchange) -> bool | None:
     """Say whether the answer says that it was left out of the metering; None: it says nothing."""
-    mark = None if exchange.head is None else exchange.head.marks.get(_SHADOW)
+    mark = None if exchange.head is None else exchange.head.marks.get(SHADOW)
     return None if mark is None else mark == b"1"

@@ -7,10 +7,13 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from standby.bench.targets.exchange import Clock, carry_out, pool_of, sample_of
+from standby.bench.load import Clock
+from standby.bench.targets.exchange import carry_out, pool_of, sample_of
 from standby.bench.targets.findings import Findings
-from standby.bench.targets.requests import SHADOW, Asking, Place, head_of
+from standby.bench.targets.requests import Asking, Place, head_of
 from standby.bench.values import Planned, Sample
+from standby.wire.headers import SHADOW
+from standby.wire.sse import EVENT_STREAM
 
 
 @dataclass
@@ -31,7 +34,7 @@ class HttpTarget:
 
     def __post_init__(self) -> None:
         self._pool = pool_of(self.place, self.timeout_s)
-        accept = b"text/event-stream" if self.asking.stream else b"application/json"
+        accept = EVENT_STREAM if self.asking.stream else b"application/json"
         fixed = {b"content-type": b"application/json", b"accept": accept, b"user-agent": b"standby-bench", **self.headers}
         if self.shadow:
             fixed[SHADOW] = b"1"

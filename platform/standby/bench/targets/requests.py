@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 from urllib.parse import urlsplit
 
 import pydantic_core
@@ -14,8 +14,6 @@ import pydantic_core
 from standby.bench.values import Planned
 from standby.domain.errors import InvalidInput
 from standby.telemetry.redact import mask
-
-SHADOW: Final = b"x-standby-shadow"
 
 
 class Form(StrEnum):

@@ -17,11 +17,13 @@ from botocore.credentials import Credentials
 from botocore.exceptions import BotoCoreError, ClientError
 from botocore.session import Session
 
-from standby.bench.targets.exchange import Clock, carry_out, pool_of, sample_of
+from standby.bench.load import Clock
+from standby.bench.targets.exchange import carry_out, pool_of, sample_of
 from standby.bench.targets.findings import Findings
-from standby.bench.targets.requests import SHADOW, Asking, Place, head_of, place_of
+from standby.bench.targets.requests import Asking, Place, head_of, place_of
 from standby.bench.values import ErrorClass, Planned, Sample
 from standby.domain.errors import InvalidInput, NotAuthenticated
+from standby.wire.headers import SHADOW
 
 _SERVICE: Final = "sagemaker"
 _AWS: Final = ".amazonaws.com"

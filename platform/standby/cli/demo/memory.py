@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import httpx
 
+from standby.bench.compare.held import look_at
 from standby.cli.demo.report import Held
 from standby.host.tasks import end
 
 _EVERY_S: Final = 0.25
-_NOTHING: Final = "cold"
 
 
 @dataclass
@@ -53,5 +53,4 @@ class MemoryWatch:
 
 def held(instances: list[dict[str, Any]], at_s: float) -> Held:
     """Return one look: the state of the first instance, which is the warmest, and what all hold together."""
-    state = str(instances[0]["state"]) if instances else _NOTHING
-    return Held(at_s=round(at_s, 2), state=state, resident_bytes=sum(int(one["resident_bytes"]) for one in instances))
+    return Held(**look_at(instances, round(at_s, 2))._asdict())

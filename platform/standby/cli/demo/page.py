@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Final
 
@@ -11,7 +10,7 @@ from standby.bench.compare.held import GB, Look, awake_bytes, counted, held_gb_s
 from standby.bench.page import Banner, Code, Listing, Page, Part, Quote, Section, Table, Text, Tiles
 from standby.bench.page_bars import Bar, Bars
 from standby.bench.page_curves import Curves, Series
-from standby.bench.page_scales import mebibytes, milliseconds
+from standby.bench.page_scales import mebibytes, milliseconds, minute
 from standby.bench.report_machine import machine_table
 from standby.cli.demo.report import Call, DemoReport, Invocation
 from standby.console.settings import ConsoleSettings
@@ -39,12 +38,11 @@ _RUNGS: Final = {
 
 def demo_page(report: DemoReport, prices: ConsoleSettings) -> Page:
     """Return the page. Pure."""
-    began = datetime.fromtimestamp(report.began_at, UTC).strftime("%Y-%m-%d %H:%M UTC")
     model = report.model.rpartition("/")[2]
     return Page(
         title="From S3 to the first token, and back to zero",
         lead=f"{model}, {report.model_bytes / 1e6:.0f} MB, served at zero, woken by requests, put to sleep by nobody asking: "
-        f"one real run of {report.seconds:.0f} s on {began}, on processors alone.",
+        f"one real run of {report.seconds:.0f} s on {minute(report.began_at)}, on processors alone.",
         kicker="standby demo",
         top=_top(report),
         sections=(

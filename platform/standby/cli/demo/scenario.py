@@ -106,7 +106,7 @@ class Scenario:
             await asyncio.sleep(DRAIN_SECONDS)
             tally.over = True
         self.drain_calls = sorted(tally.calls, key=lambda call: call.at_s)
-        return Drain(requests=tally.requests, failed=len(tally.failures))
+        return Drain(requests=len(tally.calls), failed=sum(call.total_ms is None for call in tally.calls))
 
     async def delete(self) -> None:
         """Delete the endpoint and wait until nothing of it is left."""
@@ -187,12 +187,10 @@ class Scenario:
         turn = 0
         while not tally.over:
             turn += 1
-            tally.requests += 1
             at_s, answer = time.monotonic() - tally.began, None
             try:
                 answer = await self.caller.invoke("drain", f"Count from {number} to {turn}.", max_tokens=8)
             except (StandbyError, httpx.HTTPError) as error:
-                tally.failures.append(repr(error))
                 self.say(f"failed: {error!r}")
             tally.calls.append(_call(at_s, answer))
             tally.warmed_up.set()
@@ -220,8 +218,6 @@ def _call(at_s: float, answer: Invocation | None) -> Call:
 @dataclass
 class _Tally:
     began: float = field(default_factory=time.monotonic)
-    requests: int = 0
     calls: list[Call] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
     warmed_up: asyncio.Event = field(default_factory=asyncio.Event)
     over: bool = False

@@ -15,8 +15,9 @@ from rich.filesize import decimal
 from rich.text import Text
 
 from standby.cli.top.picture import Picture, Row
+from standby.domain.instance import Rung
 
-RUNGS: Final = ("cold", "staged", "zygote", "asleep", "ready")
+RUNGS: Final = tuple(rung.label for rung in Rung)
 STYLES: Final = {"ready": "green", "asleep": "cyan", "zygote": "magenta", "staged": "blue", "cold": "dim"}
 _BARS: Final = "▁▂▃▄▅▆▇█"
 _SPARK_WIDTH: Final = 12
@@ -44,7 +45,7 @@ def literal(text: object, style: str = "") -> Text:
 
 def ladder(rung: str) -> Text:
     """Return the rungs as a ladder that is lit up to ``rung``."""
-    reached = RUNGS.index(rung) if rung in RUNGS else 0
+    reached = _height(rung)
     drawn = Text(no_wrap=True)
     drawn.append("■" * (reached + 1), style=STYLES.get(rung, ""))
     drawn.append("□" * (len(RUNGS) - 1 - reached), style="dim")
@@ -76,6 +77,11 @@ def bar(held: int, promised: int, whole: int, width: int = _BAR_WIDTH) -> Text:
     return drawn
 
 
+def _height(rung: str) -> int:
+    # What a newer gateway knows beside these stands on the lowest.
+    return RUNGS.index(rung) if rung in RUNGS else 0
+
+
 def _number(value: float | None, pattern: str = "{:.0f}") -> Text:
     return Text("" if not value else pattern.format(value), justify="right", no_wrap=True)
 
@@ -98,14 +104,14 @@ def endpoints(*, with_tenant: bool) -> tuple[Column, ...]:
     return (
         *((tenant,) if with_tenant else ()),
         Column("ENDPOINT", lambda row: literal(row["name"]), lambda row: row["name"]),
-        Column("RUNG", lambda row: ladder(row["rung"]), lambda row: -RUNGS.index(row["rung"])),
+        Column("RUNG", lambda row: ladder(row["rung"]), lambda row: -_height(row["rung"])),
         Column("BUSY", _busy, lambda row: -row["in_flight"], right=True),
         Column("WAIT", lambda row: _number(row["queued"]), lambda row: -row["queued"], right=True),
         Column("REQ/S", lambda row: _number(row["rps"], "{:.1f}"), lambda row: -row["rps"], right=True),
         Column("LAST MINUTE", lambda row: spark(row["spark"]), lambda row: -sum(row["spark"])),
         Column("P50", lambda row: _millis(row, "p50"), lambda row: -_first_token(row, "p50"), right=True),
         Column("P95", lambda row: _millis(row, "p95"), lambda row: -_first_token(row, "p95"), right=True),
-        Column("TOK/S", lambda row: _number(row["tokens_per_s"], "{:.0f}"), lambda row: -row["tokens_per_s"], right=True),
+        Column("TOK/S", lambda row: _number(row["tokens_per_s"]), lambda row: -row["tokens_per_s"], right=True),
         Column("REQUESTS", lambda row: _number(row["requests"]), lambda row: -row["requests"], right=True),
         Column("ERRORS", lambda row: _number(row["errors"]), lambda row: -row["errors"], right=True),
         Column("MEMORY", lambda row: _size(row["resident_bytes"]), lambda row: -row["resident_bytes"], right=True),
@@ -117,7 +123,7 @@ def endpoints(*, with_tenant: bool) -> tuple[Column, ...]:
 def instances() -> tuple[Column, ...]:
     """Return the columns of instances."""
     return (
-        Column("RUNG", lambda row: ladder(row["rung"]), lambda row: (-RUNGS.index(row["rung"]), row["endpoint"])),
+        Column("RUNG", lambda row: ladder(row["rung"]), lambda row: (-_height(row["rung"]), row["endpoint"])),
         Column("ENDPOINT", lambda row: literal(row["endpoint"]), lambda row: row["endpoint"]),
         Column("INSTANCE", lambda row: literal(row["id"]), lambda row: row["id"]),
         Column("NODE", lambda row: literal(row["node"]), lambda row: row["node"]),
@@ -154,8 +160,6 @@ def decisions() -> tuple[Column, ...]:
 def heading(picture: Picture) -> Text:
     """Return the two lines above the tables."""
     facts = picture.facts
-    if not facts:
-        return Text("")
     totals, savings = facts["totals"], facts["savings"]
     rungs = ", ".join(f"{totals['by_rung'][rung]} {rung}" for rung in reversed(RUNGS) if totals["by_rung"].get(rung))
     whose = facts["tenant"] or "all tenants"

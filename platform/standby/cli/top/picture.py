@@ -1,4 +1,4 @@
-"""What the feed has told so far, put together: rows by name, and the newest of what happened."""
+"""What the feed has told so far, put together: rows by name, and the newest decisions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NAMED: Final[Mapping[str, Callable[[Row], str]]] = {
     "instances": lambda row: str(row["id"]),
     "nodes": lambda row: str(row["name"]),
 }
-_NEWS: Final = {"activations": 50, "decisions": 100, "events": 100}
+_MOST_DECISIONS: Final = 100
 _SINGLE: Final = ("at", "since", "gateway", "tenant", "admin", "bus", "totals", "savings")
 
 
@@ -25,16 +25,14 @@ class Picture:
     endpoints: dict[str, Row] = field(default_factory=dict)
     instances: dict[str, Row] = field(default_factory=dict)
     nodes: dict[str, Row] = field(default_factory=dict)
-    activations: list[Row] = field(default_factory=list)
     decisions: list[Row] = field(default_factory=list)
-    events: list[Row] = field(default_factory=list)
 
     def take(self, kind: str, told: Mapping[str, Any]) -> None:
         """Take up an ``overview``, which replaces everything, or a ``change``; anything else is a newer gateway's."""
         if kind not in {"overview", "change"}:
             return
         if kind == "overview":
-            for name in (*_NAMED, *_NEWS):
+            for name in (*_NAMED, "decisions"):
                 getattr(self, name).clear()
         self.facts.update({name: told[name] for name in _SINGLE if name in told})
         for name, name_of in _NAMED.items():
@@ -42,7 +40,5 @@ class Picture:
             for gone in told.get(f"gone_{name}", ()):
                 rows.pop(gone, None)
             rows.update({name_of(row): row for row in told.get(name, ())})
-        for name, most in _NEWS.items():
-            kept: list[Row] = getattr(self, name)
-            kept[:0] = told.get(name, ())
-            del kept[most:]
+        self.decisions[:0] = told.get("decisions", ())
+        del self.decisions[_MOST_DECISIONS:]

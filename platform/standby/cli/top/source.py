@@ -26,28 +26,25 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """Why nothing is heard now, and in how many seconds the next try is."""
+    """Why nothing is heard now; there will be another try."""
 
     why: str
-    again_s: float
 
 
-async def listen(
-    open_client: Callable[[], Client], every_s: float, *, all_tenants: bool, first_pause_s: float = FIRST_PAUSE_S
-) -> AsyncIterator[Told | Lost]:
+async def listen(open_client: Callable[[], Client], every_s: float, *, all_tenants: bool) -> AsyncIterator[Told | Lost]:
     """Yield what the gateway says, without an end. Raises what a new try cannot mend, e.g. NotAuthenticated."""
-    pause_s = first_pause_s
+    pause_s = FIRST_PAUSE_S
     params = parameters(every_s, all_tenants=all_tenants)
     while True:
         why = "the gateway has ended the stream"
         try:
             async with open_client() as client:
                 async for kind, content in client.server_events("/api/v1/overview/stream", params, silence_s=SILENCE_S):
-                    pause_s = first_pause_s
+                    pause_s = FIRST_PAUSE_S
                     yield Told(kind, content)
         except Unavailable as error:
             why = error.message
-        yield Lost(why, pause_s)
+        yield Lost(why)
         await asyncio.sleep(pause_s)
         pause_s = min(LAST_PAUSE_S, pause_s * 2)
 

@@ -8,7 +8,7 @@ import { ALL } from "./session.js";
 const THEMES = { auto: "light", light: "dark", dark: "auto" };
 const NAME = "standby-theme";
 
-export const SECTIONS = [
+const SECTIONS = [
   ["ladder", "Ladder"],
   ["tryit", "Try it"],
   ["activations", "Activations"],

@@ -9,7 +9,6 @@ export function Savings({ store }) {
   useStore(store, "savings");
   const { savings } = store;
   if (!savings) return null;
-  const saved = savings.always_on_usd - savings.held_usd;
   const bars = [
     ["standby, held", savings.held_usd, "bar-held"],
     ["always on", savings.always_on_usd, "bar-always"],
@@ -17,7 +16,7 @@ export function Savings({ store }) {
   ];
   const most = Math.max(...bars.map(([, value]) => value ?? 0), 1e-12);
   return html`<${Panel} id="savings" title="Savings" aside=${html`<span class="muted small">since ${clock(savings.since)}</span>`}>
-    <p class="big"><strong>${dollars(saved)}</strong> saved against always on, <strong>${percent(share(saved, savings.always_on_usd))}</strong></p>
+    <p class="big"><strong>${dollars(savings.saved_usd)}</strong> saved against always on, <strong>${percent(share(savings.saved_usd, savings.always_on_usd))}</strong></p>
     <dl class="bars">
       ${bars.map(
         ([word, value, name]) => html`<div key=${name}>
@@ -30,7 +29,7 @@ export function Savings({ store }) {
     <p class="muted small">${savings.words}</p>
     <details>
       <summary>Prices used</summary>
-      <dl class="facts">${Object.entries(savings.prices ?? {}).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${typeof value === "object" ? JSON.stringify(value) : String(value)}</dd></div>`)}</dl>
+      <dl class="facts">${Object.entries(savings.prices ?? {}).map(([name, value]) => html`<div key=${name}><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>
     </details>
   <//>`;
 }

@@ -16,7 +16,6 @@ const TOKENS = [{ label: "tokens/s", color: "--zygote", fill: "--zygote-soft", v
 export function Totals({ store }) {
   useStore(store, "totals", "savings");
   const { totals, savings } = store;
-  const saved = savings ? savings.always_on_usd - savings.held_usd : null;
   const boxes = [
     ["Requests/s", rate(totals.rps), `${count(totals.requests)} so far`],
     ["Tokens/s", rate(totals.tokens_per_s), ""],
@@ -24,7 +23,7 @@ export function Totals({ store }) {
     ["Ready", count(totals.by_rung?.ready ?? 0), `of ${count(totals.endpoints)} endpoints`],
     ["Memory held", bytes(totals.resident_bytes), `${count(totals.instances)} instances`],
     ["Errors", count(totals.errors), totals.requests > 0 ? `${((100 * totals.errors) / totals.requests).toFixed(2)} % of all` : ""],
-    ["Saved", dollars(saved), "against always on"],
+    ["Saved", dollars(savings?.saved_usd), "against always on"],
   ];
   return html`<dl class="totals wide" aria-label="Totals">
     ${boxes.map(

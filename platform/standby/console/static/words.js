@@ -23,9 +23,9 @@ const ON_ITS_WAY = {
 };
 
 export const PHASES = ["queued", "placed", "fetched", "forked", "loaded", "captured", "probed", "first_token"];
-export const EVENT_KINDS = ["transition", "decision", "activation", "fetch", "endpoint", "notice", "async", "audit"];
+const EVENT_KINDS = ["transition", "fetch", "endpoint", "notice", "async", "audit"];
 
-export const rungOf = (rung) => (typeof rung === "number" ? RUNGS[rung] : RUNGS.includes(rung) ? rung : "cold");
+export const rungOf = (rung) => (RUNGS.includes(rung) ? rung : "cold");
 export const rungClass = (rung) => `rung-${rungOf(rung)}`;
 export const phaseClass = (phase) => (PHASES.includes(phase) ? `phase-${phase}` : "phase-other");
 export const phaseWord = (phase) => String(phase).replace("_", " ");

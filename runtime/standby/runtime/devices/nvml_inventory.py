@@ -88,13 +88,14 @@ def hidden_by(devices: Sequence[Device], setting: str | None) -> str:
     """
     if setting is None or setting.strip() in _HIDE_ALL:
         return ""
-    wrong = next(((entry, named) for entry in _entries(setting) if len(named := _named(devices, entry)) != 1), None)
-    if wrong is None:
-        return ""
-    entry, named = wrong
-    there = ", ".join(device.id for device in named or devices) or "none"
-    which = "several devices" if named else "no device of this node"
-    return f"CUDA_VISIBLE_DEVICES={setting!r} names {which} by {entry!r} (there are: {there}); it and what follows are hidden"
+    for entry in _entries(setting):
+        named = _named(devices, entry)
+        if len(named) != 1:
+            there = ", ".join(device.id for device in named or devices) or "none"
+            which = "several devices" if named else "no device of this node"
+            told = f"names {which} by {entry!r} (there are: {there}); it and what follows are hidden"
+            return f"CUDA_VISIBLE_DEVICES={setting!r} {told}"
+    return ""
 
 
 def _entries(setting: str) -> list[str]:

@@ -239,6 +239,11 @@ def run_folder(spec: EngineSpec) -> Path:
     return spec.run_dir / f"{spec.instance}-{spec.epoch}"
 
 
+def log_file(folder: Path, instance: str, *, previous: bool = False) -> Path:
+    """Return where the log of an instance's engine is, or that of the life before."""
+    return folder / f"{instance}{'.previous' if previous else ''}.log"
+
+
 def _prepare(spec: EngineSpec) -> tuple[Path, Path]:
     """Make the empty folder of this epoch, and keep the log of the life before this one under another name."""
     folder = run_folder(spec)
@@ -251,9 +256,9 @@ def _prepare(spec: EngineSpec) -> tuple[Path, Path]:
     logs = spec.log_dir or spec.run_dir / "logs"
     logs.mkdir(parents=True, exist_ok=True, mode=0o700)
     _drop_old_logs(logs)
-    log = logs / f"{spec.instance}.log"
+    log = log_file(logs, spec.instance)
     if log.exists():
-        log.replace(logs / f"{spec.instance}.previous.log")
+        log.replace(log_file(logs, spec.instance, previous=True))
     return folder, log
 
 

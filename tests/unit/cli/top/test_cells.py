@@ -56,7 +56,10 @@ def test_a_ladder_is_lit_up_to_its_rung() -> None:
 
 
 def test_a_rung_of_a_newer_gateway_is_shown_all_the_same() -> None:
+    rows = [an_instance_row(rung=rung) for rung in ("hibernated", "ready")]
+
     assert cells.ladder("hibernated").plain == "■□□□□ hibernated"
+    assert [row["rung"] for row in cells.ordered(rows, cells.instances()[0], backwards=False)] == ["ready", "hibernated"]
 
 
 def test_memory_is_a_bar_of_what_is_held_promised_and_free() -> None:

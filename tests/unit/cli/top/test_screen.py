@@ -154,7 +154,7 @@ async def test_words_of_others_are_shown_and_do_nothing(monkeypatch: pytest.Monk
         nodes=[a_node_row(name=HOSTILE, words=HOSTILE)],
     )
     overview["gateway"] = HOSTILE
-    async with running(monkeypatch, overview, Lost(HOSTILE, 1.0), size=(300, 50)) as (top, pilot):
+    async with running(monkeypatch, overview, Lost(HOSTILE), size=(300, 50)) as (top, pilot):
         await pilot.pause()
         shown = text(top)
 
@@ -164,7 +164,7 @@ async def test_words_of_others_are_shown_and_do_nothing(monkeypatch: pytest.Monk
 
 
 async def test_a_gateway_that_went_away_is_told_and_what_was_seen_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(monkeypatch, three(), Lost("no gateway answers at http://x", 0.5)) as (top, pilot):
+    async with running(monkeypatch, three(), Lost("no gateway answers at http://x")) as (top, pilot):
         await pilot.pause()
         away = text(top)
         top._take(Told("overview", an_overview(endpoints=[an_endpoint_row("z")])))
