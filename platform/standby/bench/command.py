@@ -25,14 +25,13 @@ from standby.bench.files import document, write_csv, write_json
 from standby.bench.load import MAX_IN_FLIGHT, OnProgress, Progress, run_load
 from standby.bench.lookups import completed, with_notes
 from standby.bench.report import write_bench_page
-from standby.bench.session import Session, session_of
+from standby.bench.session import Session, bounded_time, session_of
 from standby.bench.statistics import summarize
 from standby.bench.table import print_summary
 from standby.bench.targets.choice import Chosen, TargetOptions, choose
 from standby.bench.targets.requests import Form
 from standby.bench.values import Plan, Run, Slo, Summary
 from standby.bench.workload import Arrivals, LoadOptions, plan_of
-from standby.domain.durations import FOREVER, parse_duration
 from standby.domain.errors import InvalidInput
 
 FAILED_UNDER: Final = 1
@@ -172,12 +171,12 @@ def bench(
             arrivals=arrivals,
             cv=cv,
             ladder=_rates(ladder),
-            step_s=_bounded("--step", step),
+            step_s=bounded_time("--step", step),
             burst=burst,
             trace=trace,
             function=function,
             speed=speed,
-            duration_s=None if duration is None else _bounded("--duration", duration),
+            duration_s=None if duration is None else bounded_time("--duration", duration),
             count=count,
             prompt=prompt,
             prompt_tokens=prompt_tokens,
@@ -201,7 +200,7 @@ def bench(
             profile=profile,
             variant=variant,
             component=component,
-            timeout_s=_bounded("--timeout", timeout),
+            timeout_s=bounded_time("--timeout", timeout),
             shadow=shadow,
             sampled=sampled,
         ),
@@ -353,14 +352,7 @@ def _rates(text: str | None) -> tuple[float, ...]:
 
 
 def _bound(option: str, text: str | None) -> float | None:
-    return None if text is None else _bounded(option, text)
-
-
-def _bounded(option: str, text: str) -> float:
-    seconds = parse_duration(text)
-    if not 0.0 < seconds < FOREVER:
-        raise InvalidInput(f"{option} {text!r} is not possible", remedy="give a time above 0, e.g. 30s")
-    return seconds
+    return None if text is None else bounded_time(option, text)
 
 
 def _extra(text: str | None) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 
 import typer
 
-from standby.domain.errors import Unavailable
+from standby.domain.durations import FOREVER, parse_duration
+from standby.domain.errors import InvalidInput, Unavailable
 
 
 class Connection(Protocol):
@@ -26,7 +27,7 @@ class Connection(Protocol):
 class Client(Protocol):
     """JSON calls to the gateway; raises the errors of the domain's tree."""
 
-    async def call(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
+    async def call(self, method: str, path: str, *, body: object = None, params: Mapping[str, str] | None = None) -> Any:
         """Make one request and return the JSON answer."""
 
     def event_stream(self, params: Mapping[str, str]) -> AsyncIterator[dict[str, Any]]:
@@ -60,3 +61,11 @@ def session_of(ctx: typer.Context) -> Session:
         raise Unavailable("bench was not started by the standby command", remedy="run `standby bench …`")
     found: Session = ctx.obj
     return found
+
+
+def bounded_time(option: str, text: str) -> float:
+    """Return an option's time in seconds. Raises InvalidInput where it is none, or for ever."""
+    seconds = parse_duration(text)
+    if not 0.0 < seconds < FOREVER:
+        raise InvalidInput(f"{option} {text!r} is not possible", remedy="give a time above 0, e.g. 30s")
+    return seconds

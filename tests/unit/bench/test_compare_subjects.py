@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from standby.bench.compare.subject import Plain
 from standby.bench.compare.subject_standby import StandbySubject
+from standby.bench.session import Client
 from standby.bench.targets.http import HttpTarget
 from standby.bench.targets.requests import Asking, place_of
 from standby.domain.errors import Forbidden, NotFound, Unavailable
@@ -45,7 +46,7 @@ class Api:
 
 
 def a_subject(api: Api, *, rung: str = "cold", limit_s: float = 5.0, evict: bool = False) -> StandbySubject:
-    return StandbySubject(a_target(), api, "smol", rung, limit_s, evict)
+    return StandbySubject(a_target(), cast("Client", api), "smol", rung, limit_s, evict)
 
 
 async def test_it_waits_for_the_rung_and_says_so() -> None:

@@ -28,12 +28,11 @@ from standby.bench.compare.table import table
 from standby.bench.compare.values import SCHEMA, Act, Comparison, Figure, Known, Row
 from standby.bench.page import write
 from standby.bench.report_machine import machine_facts
-from standby.bench.session import Session, session_of
+from standby.bench.session import Session, bounded_time, session_of
 from standby.bench.targets.choice import TargetOptions
 from standby.bench.targets.requests import Form
 from standby.bench.values import Slo
 from standby.console.settings import ConsoleSettings
-from standby.domain.durations import FOREVER, parse_duration
 from standby.domain.errors import InvalidInput
 from standby.domain.instance import Rung
 
@@ -140,19 +139,21 @@ def compare(
             region=region,
             endpoint_url=endpoint_url,
             profile=profile,
-            timeout_s=_time("--timeout", timeout),
+            timeout_s=bounded_time("--timeout", timeout),
         ),
         rung=rung,
-        limit_s=_time("--limit", limit),
+        limit_s=bounded_time("--limit", limit),
         evict=evict,
-        idle_s=None if idle is None else _time("--idle", idle),
+        idle_s=None if idle is None else bounded_time("--idle", idle),
         keep=keep,
         slots=slots,
     )
-    _time("--keep", keep)
+    bounded_time("--keep", keep)
     if html_file is not None and (html_file.is_dir() or not html_file.absolute().parent.is_dir()):
         raise InvalidInput(f"{html_file} cannot be written", remedy="give a path in a folder that exists")
-    slo = Slo(ttft_s=_time("--slo-ttft", slo_ttft), e2e_s=None if slo_e2e is None else _time("--slo-e2e", slo_e2e))
+    slo = Slo(
+        ttft_s=bounded_time("--slo-ttft", slo_ttft), e2e_s=None if slo_e2e is None else bounded_time("--slo-e2e", slo_e2e)
+    )
     prices = ConsoleSettings.load()
     workload_of(course)  # what makes no sense is said before anything starts
     sides = (asked(a, options, session), asked(b, options, session))
@@ -283,10 +284,3 @@ def _document(compared: Comparison, rows: Sequence[Row]) -> str:
         **compared.model_dump(mode="json"),
     }
     return jsons.dumps(content, indent=2, ensure_ascii=False)
-
-
-def _time(option: str, text: str) -> float:
-    seconds = parse_duration(text)
-    if not 0.0 < seconds < FOREVER:
-        raise InvalidInput(f"{option} {text!r} is not possible", remedy="give a time above 0, e.g. 30s")
-    return seconds

@@ -7,14 +7,14 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final
 from urllib.parse import quote
 
 from standby.bench.compare.held import Look, awake_bytes, held_gb_s, look_at
 from standby.bench.compare.subject import Phases, looked_until
 from standby.bench.compare.values import Holding, Reached
 from standby.bench.load import Target
-from standby.bench.session import Session
+from standby.bench.session import Client, Session
 from standby.bench.values import Sample
 from standby.domain.errors import NotFound, StandbyError
 from standby.domain.instance import InstanceState
@@ -26,13 +26,6 @@ _FALL_S: Final = 0.02
 _READY: Final = InstanceState.READY.value
 
 
-class Caller(Protocol):
-    """JSON calls to the gateway (``standby.cli.client.Client``); raises the errors of the domain's tree."""
-
-    async def call(self, method: str, path: str, *, body: object = None) -> Any:
-        """Make one request and return the JSON answer."""
-
-
 @dataclass
 class StandbySubject:
     """``rung``: where a cold start shall begin; ``limit_s``: how long to wait for it.
@@ -41,7 +34,7 @@ class StandbySubject:
     """
 
     target: Target
-    client: Caller
+    client: Client
     endpoint: str
     rung: str
     limit_s: float
@@ -170,6 +163,6 @@ async def standby_subject(
 ) -> AsyncIterator[StandbySubject]:
     """Yield the endpoint, watched until the end of the block."""
     async with session.client(timeout_s=10.0) as client:
-        subject = StandbySubject(target, cast("Caller", client), endpoint, rung, limit_s, evict)
+        subject = StandbySubject(target, client, endpoint, rung, limit_s, evict)
         async with subject.watched():
             yield subject
