@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from standby.bus import figures as bus_figures
 from standby.bus.connection import Bus
 from standby.controller.actions import Decision
 from standby.controller.leader import Leadership
 from standby.controller.state import ClusterState
 from standby.domain.events import AnyEvent, DecisionMade
-from standby.telemetry import metrics, process_figures
+from standby.telemetry import metrics
 
 
 def wrote(events: Iterable[AnyEvent]) -> None:
@@ -31,11 +32,5 @@ def planned(seconds: float) -> None:
 
 def refresh(bus: Bus, state: ClusterState, leadership: Leadership) -> None:
     """Set what is so now; called when somebody scrapes."""
-    counted = bus.statistics()
     metrics.LEADER.labels(leadership.holder).set(leadership.leading)
-    process_figures.bus_is(
-        away_s=bus.disconnected_for(),
-        errors=counted.errors,
-        slow_consumer_drops=counted.slow_consumer_drops,
-        staleness_s=state.staleness(),
-    )
+    bus_figures.refresh(bus, state.staleness())

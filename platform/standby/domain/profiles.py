@@ -11,6 +11,8 @@ from standby.domain.values import Record, Value
 
 DEFAULT_SECONDS: Final = 10
 MOST_SECONDS: Final = 300
+ID: Final = "[0-9a-f]{8,32}"
+"""Pattern of a profile's id, which is also the name of its folder."""
 MANIFEST: Final = "manifest.json"
 """Name of the file that says what else lies in a profile's folder."""
 
@@ -29,7 +31,7 @@ class ProfileOrder(Record):
     Who has started one looks at it again and again: without that the node ends it by itself.
     """
 
-    id: str = Field(pattern=r"^[0-9a-f]{8,32}$", description="made up by whoever asks, new for each new profile")
+    id: str = Field(pattern=f"^{ID}$", description="made up by whoever asks, new for each new profile")
     action: ProfileAction
     tenant: str = ""
     endpoint: str = ""

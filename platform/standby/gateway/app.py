@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from standby.bus import figures as bus_figures
 from standby.bus.connection import Bus
 from standby.console.files import console_routes
 from standby.domain.access import ApiKey, Role
@@ -24,7 +25,7 @@ from standby.gateway.aws import AwsSide
 from standby.gateway.dataplane import DataPlane
 from standby.gateway.drain import cut_off
 from standby.gateway.keys import TENANT_HEADER, acting_tenant, authenticate
-from standby.telemetry import metrics, process_figures
+from standby.telemetry import metrics
 
 
 @dataclass(frozen=True)
@@ -151,13 +152,7 @@ class PublicRoutes:
     def _refresh(self) -> None:
         data, bus = self.around.data, self.around.bus
         data.accounts.refresh(data.directory.desks(), data.directory.slots())
-        counted = bus.statistics()
-        process_figures.bus_is(
-            away_s=bus.disconnected_for(),
-            errors=counted.errors,
-            slow_consumer_drops=counted.slow_consumer_drops,
-            staleness_s=self.around.staleness(),
-        )
+        bus_figures.refresh(bus, self.around.staleness())
 
 
 _PROXIES_SAY: Final = frozenset({"forwarded", "via", "x-real-ip", "x-client-ip", "true-client-ip", "x-envoy-external-address"})

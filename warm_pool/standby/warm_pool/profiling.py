@@ -23,7 +23,7 @@ from standby.bus.subscription import Subscription
 from standby.domain.errors import Conflict, DiskFull, InvalidInput, NotFound
 from standby.domain.instance import InstanceState
 from standby.domain.model import EngineKind
-from standby.domain.profiles import MANIFEST, LeftOut, ProfileAction, ProfileAnswer, ProfileFile, ProfileOrder, ProfileState
+from standby.domain.profiles import ID, MANIFEST, LeftOut, ProfileAction, ProfileAnswer, ProfileFile, ProfileOrder, ProfileState
 from standby.host import tasks
 from standby.runtime.engines.vllm_options import VllmOptions
 from standby.warm_pool.managed import Managed
@@ -39,7 +39,6 @@ LEAST_FREE: Final = 2 * 2**30
 """A profile has hundreds of megabytes at most; the node's cache, logs and state lie on the same disk."""
 _LOOK_S: Final = 0.1
 _MOST_INSTANCES: Final = 8
-_ID: Final = re.compile(r"[0-9a-f]{8,32}")
 
 
 def free_at(folder: Path) -> int:
@@ -249,7 +248,7 @@ def _is_ready(managed: Managed) -> bool:
 def _make_room(folder: Path, own: Path) -> None:
     """Make the profile's folder (0700), and remove all but the newest others; nothing but profiles is ever touched."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    earlier = [path for path in folder.iterdir() if _ID.fullmatch(path.name) and path.is_dir() and not path.is_symlink()]
+    earlier = [path for path in folder.iterdir() if re.fullmatch(ID, path.name) and path.is_dir() and not path.is_symlink()]
     earlier.sort(key=lambda path: path.stat().st_mtime, reverse=True)
     for path in earlier[KEPT - 1 :]:
         shutil.rmtree(path, ignore_errors=True)

@@ -19,6 +19,7 @@ from typing import Final
 from standby.artifacts import volume
 from standby.artifacts.fetch import FetchOptions
 from standby.artifacts.pace import Pacer
+from standby.bus import figures as bus_figures
 from standby.bus.connection import Bus
 from standby.bus.events import EventLog
 from standby.bus.mirror import Mirror
@@ -40,7 +41,7 @@ from standby.runtime.fingerprint import DeviceFacts
 from standby.runtime.isolation import Isolation
 from standby.runtime.process_ledger import ProcessLedger
 from standby.runtime.zygote.host import Zygote
-from standby.telemetry import metrics, process_figures
+from standby.telemetry import metrics
 from standby.telemetry.exposition import exposed
 from standby.warm_pool.agent import Agent
 from standby.warm_pool.announcer import Announcer
@@ -298,13 +299,7 @@ def _device_bytes(devices: Devices) -> DeviceBytes:
 
 
 def _measure_bus(bus: Bus, assignments: Mirror[Assignment]) -> None:
-    counted = bus.statistics()
-    process_figures.bus_is(
-        away_s=bus.disconnected_for(),
-        errors=counted.errors,
-        slow_consumer_drops=counted.slow_consumer_drops,
-        staleness_s={"assignments": assignments.staleness(time.monotonic())},
-    )
+    bus_figures.refresh(bus, {"assignments": assignments.staleness(time.monotonic())})
 
 
 def _measured(agent: Agent, managed: Managed) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
@@ -17,7 +16,7 @@ from standby.domain.errors import BusUnavailable, ModelNotFound, NotFound, Stand
 from standby.domain.names import check_name, key
 from standby.domain.values import Value
 from standby.gateway.api.context import ApiRoute, Call, missing
-from standby.gateway.api.node_answers import answer_of
+from standby.gateway.api.node_answers import Failures, answer_of, answers_of, failures_view
 from standby.gateway.api.responses import json_response, read_body
 from standby.gateway.api.usage import require_weights
 from standby.gateway.api.views import artifact_view, models_by_digest
@@ -105,21 +104,12 @@ async def _digest(call: Call, body: OrderBody) -> str:
     return require_weights(entry.value, body.weights).digest
 
 
-_Failures = list[tuple[str, StandbyError]]
-
-
-async def _ask_all(call: Call, nodes: Sequence[str], order: CacheOrder) -> tuple[list[CacheAnswer], _Failures]:
-    """Ask each node at the same time and return who answered and who did not, or refused. Raises BusUnavailable."""
-    results = await asyncio.gather(*(_ask(call, node, order) for node in nodes), return_exceptions=True)
-    answers: list[CacheAnswer] = []
-    failures: _Failures = []
-    for node, result in zip(nodes, results, strict=True):
-        if isinstance(result, CacheAnswer):
-            answers.append(result)
-        elif not isinstance(result, StandbyError) or isinstance(result, BusUnavailable):
-            raise result
-        else:
-            failures.append((node, result))
+async def _ask_all(call: Call, nodes: Sequence[str], order: CacheOrder) -> tuple[list[CacheAnswer], Failures]:
+    """Return who has carried it out, and who did not answer or refused. Raises BusUnavailable."""
+    answers, failures = await answers_of(nodes, lambda node: _ask(call, node, order))
+    for _, error in failures:
+        if isinstance(error, BusUnavailable):
+            raise error
     return answers, failures
 
 
@@ -149,9 +139,7 @@ def _view(call: Call, answers: Iterable[CacheAnswer], failures: Iterable[tuple[s
             }
             for answer in answers
         ],
-        "failures": [
-            {"node": node, "code": error.code, "message": error.message, "remedy": error.remedy} for node, error in failures
-        ],
+        "failures": failures_view(failures),
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 from starlette.responses import Response
@@ -29,12 +29,10 @@ async def list_endpoints(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """One endpoint with its instances; with ``?outlook=1`` also what the controller means to do with them."""
-    entry = call.context.copies.endpoints.entries.get(call.record_key(EndpointNotFound, "endpoint"))
-    if entry is None:
-        raise missing(EndpointNotFound, "endpoint", call.request.path_params["name"])
-    view = _view(call, entry.value)
+    endpoint = require_endpoint(call)
+    view = _view(call, endpoint)
     if call.number("outlook", 0, 1):
-        view["outlook"], view["outlook_missing"] = await outlook_of(call, entry.value.name)
+        view["outlook"], view["outlook_missing"] = await outlook_of(call, endpoint.name)
     return json_response(view)
 
 
@@ -85,13 +83,24 @@ async def _change(call: Call, change: Callable[[Endpoint], Endpoint]) -> Endpoin
 def _view(call: Call, endpoint: Endpoint) -> dict[str, object]:
     copies = call.context.copies
     config = copies.endpoint_configs.entries.get(key(endpoint.tenant, endpoint.config))
-    instances = _of(endpoint, (entry.value for entry in copies.instances.entries.values()))
     nodes = by_name(entry.value for entry in copies.nodes.entries.values())
-    return endpoint_view(endpoint, None if config is None else config.value, instances, call.context.now(), nodes)
+    found = None if config is None else config.value
+    return endpoint_view(endpoint, found, instances_of(call, endpoint), call.context.now(), nodes)
 
 
-def _of(endpoint: Endpoint, instances: Iterable[Instance]) -> list[Instance]:
-    return [item for item in instances if item.tenant == endpoint.tenant and item.endpoint == endpoint.name]
+def require_endpoint(call: Call) -> Endpoint:
+    """Return the tenant's endpoint that the path names. Raises EndpointNotFound."""
+    entry = call.context.copies.endpoints.entries.get(call.record_key(EndpointNotFound, "endpoint"))
+    if entry is None:
+        raise missing(EndpointNotFound, "endpoint", call.request.path_params["name"])
+    return entry.value
+
+
+def instances_of(call: Call, endpoint: Endpoint) -> list[Instance]:
+    """Return an endpoint's instances, by id."""
+    held = (entry.value for entry in call.context.copies.instances.entries.values())
+    mine = (one for one in held if (one.tenant, one.endpoint) == (endpoint.tenant, endpoint.name))
+    return sorted(mine, key=lambda one: one.id)
 
 
 async def create_endpoint(call: Call) -> Response:

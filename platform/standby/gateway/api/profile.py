@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import re
 import uuid
 from typing import Any, Final
 
@@ -10,12 +10,14 @@ from pydantic import Field
 from starlette.responses import Response
 
 from standby.bus.subjects import profile_subject
-from standby.domain.errors import EndpointNotFound, InvalidInput, StandbyError, Unavailable
+from standby.domain.endpoint import Endpoint
+from standby.domain.errors import InvalidInput, Unavailable
 from standby.domain.instance import Instance, InstanceState
-from standby.domain.profiles import DEFAULT_SECONDS, MOST_SECONDS, ProfileAction, ProfileAnswer, ProfileOrder
+from standby.domain.profiles import DEFAULT_SECONDS, ID, MOST_SECONDS, ProfileAction, ProfileAnswer, ProfileOrder
 from standby.domain.values import Value
-from standby.gateway.api.context import ApiRoute, Call, missing
-from standby.gateway.api.node_answers import answer_of
+from standby.gateway.api.context import ApiRoute, Call
+from standby.gateway.api.endpoints import instances_of, require_endpoint
+from standby.gateway.api.node_answers import answer_of, answers_of, failures_view
 from standby.gateway.api.nodes import require_node
 from standby.gateway.api.responses import json_response, read_body
 
@@ -26,7 +28,7 @@ class StartBody(Value):
     seconds: int = Field(default=DEFAULT_SECONDS, ge=1, le=MOST_SECONDS)
     node: bool = False
     native: bool = False
-    id: str = Field(default_factory=lambda: uuid.uuid4().hex, pattern=r"^[0-9a-f]{8,32}$")
+    id: str = Field(default_factory=lambda: uuid.uuid4().hex, pattern=f"^{ID}$")
 
 
 async def start(call: Call) -> Response:
@@ -34,10 +36,8 @@ async def start(call: Call) -> Response:
 
     Raises EndpointNotFound, Unavailable where none is ready, and what the nodes say where none of them begins.
     """
-    entry = call.context.copies.endpoints.entries.get(call.record_key(EndpointNotFound, "endpoint"))
-    if entry is None:
-        raise missing(EndpointNotFound, "endpoint", call.request.path_params["name"])
-    name = entry.value.name
+    endpoint = require_endpoint(call)
+    name = endpoint.name
     body = await read_body(call.request, StartBody)
     call.about(name)
     order = ProfileOrder(
@@ -50,19 +50,11 @@ async def start(call: Call) -> Response:
         native=body.native,
         by=f"{call.key.name} ({call.key.id})",
     )
-    nodes = _holding(call, name)
-    results = await asyncio.gather(*(_ask(call, node, order) for node in nodes), return_exceptions=True)
-    began, failures = [], []
-    for node, result in zip(nodes, results, strict=True):
-        if isinstance(result, ProfileAnswer):
-            began.append(_view(result))
-        elif isinstance(result, StandbyError):
-            failures.append({"node": node, "code": result.code, "message": result.message, "remedy": result.remedy})
-        else:
-            raise result
-    if not began:
-        raise next(result for result in results if isinstance(result, StandbyError))
-    return json_response({"id": order.id, "endpoint": name, "nodes": began, "failures": failures}, 202)
+    answers, failures = await answers_of(_holding(call, endpoint), lambda node: _ask(call, node, order))
+    if not answers:
+        raise failures[0][1]
+    told = {"id": order.id, "endpoint": name, "nodes": [_view(one) for one in answers], "failures": failures_view(failures)}
+    return json_response(told, 202)
 
 
 async def look(call: Call) -> Response:
@@ -77,21 +69,20 @@ async def stop(call: Call) -> Response:
 
 async def _about(call: Call, action: ProfileAction) -> Response:
     node, identity = require_node(call, str(call.request.path_params["name"])), str(call.request.path_params["id"])
-    if not 8 <= len(identity) <= 32 or not set(identity) <= set("0123456789abcdef"):
+    if not re.fullmatch(ID, identity):
         raise InvalidInput(f"{identity[:80]!r} is no id of a profile", remedy="it has 8 to 32 hexadecimal digits")
     order = ProfileOrder(id=identity, action=action, by=f"{call.key.name} ({call.key.id})")
     return json_response(_view(await _ask(call, node, order)))
 
 
-def _holding(call: Call, endpoint: str) -> list[str]:
+def _holding(call: Call, endpoint: Endpoint) -> list[str]:
     """Return the nodes that hold a ready instance. Raises Unavailable where there is none."""
-    held = (entry.value for entry in call.context.copies.instances.entries.values())
-    mine = [one for one in held if (one.tenant, one.endpoint) == (call.tenant, endpoint)]
+    mine = instances_of(call, endpoint)
     ready = sorted({one.node for one in mine if one.state is InstanceState.READY})
     if not ready:
         raise Unavailable(
-            f"endpoint {endpoint!r} has no ready instance to profile: {_states(mine)}",
-            remedy=f"let it work: `standby invoke {endpoint}`, or put load on it with `standby bench`",
+            f"endpoint {endpoint.name!r} has no ready instance to profile: {_states(mine)}",
+            remedy=f"let it work: `standby invoke {endpoint.name}`, or put load on it with `standby bench`",
         )
     return ready
 
