@@ -87,7 +87,8 @@ async def test_a_short_request_between_two_scrapes_is_seen(there: Deployment) ->
         assert instance is not None
         resident = instance["resident_bytes"]
         busy = ((more_held - held) - (more_idle - idle)) / resident
-        assert 0.1 < busy <= lasted, "seconds for which what is resident was busy"
+        # The door takes its slot back a moment after the last byte has gone, which is when the gateway's time ends.
+        assert 0.1 < busy <= lasted + 0.05, "seconds for which what is resident was busy"
 
 
 async def test_a_node_and_a_controller_tell_what_they_hold_and_do(there: Deployment) -> None:
