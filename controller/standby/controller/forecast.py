@@ -32,8 +32,8 @@ LEVEL: Final = 0.95
 CLIMBS_KEPT: Final = 8
 # Beyond this a burst is mostly over before the start that it caused: there demand has to last, and is not foreseen.
 LONGEST_CLIMB_S: Final = 10.0
-# However short the climb: an instance that has just come is not sent away at once.
-SHORTEST_STAY_S: Final = 5.0
+# However short the climb: as long as an instance that has just come is kept in any case (``endpoint_plan.TENURE_S``).
+SHORTEST_STAY_S: Final = 10.0
 
 
 class Spread(NamedTuple):
@@ -111,11 +111,12 @@ def desired(
 def stay_s(policy: ScalePolicy, climb_s: float, level: float = LEVEL) -> float:
     """Return how long an instance stays after it was last foreseen to be needed; ``scale_in_after`` at most.
 
-    Ski rental: as long as a start that proves needed after all would cost. That is the device for the climb, and waits: those
-    who come for its slots in that time wait for half of it on average. A waiting caller costs level / (1 - level) times what a
+    Ski rental: as long as a start that proves needed after all would cost. That is the device for the climb, and waits: what is
+    foreseen again is started one climb ahead, so that only in 1 - level of the moments somebody comes for its slots, of which
+    half are asked for then on average, and waits for half of the climb. A waiting caller costs level / (1 - level) times what a
     slot of memory costs in the same time.
     """
-    regret = climb_s * (1 + level / (1 - level) / 2)
+    regret = climb_s * (1 + level / 4)
     return min(policy.scale_in_after, max(SHORTEST_STAY_S, regret))
 
 

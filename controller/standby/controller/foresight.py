@@ -18,7 +18,7 @@ from standby.controller.view import ClusterView, Placed
 from standby.controller.weighing import held_gb, prices_of
 from standby.domain.endpoint import PricePreset, ScalePolicy
 
-# Below, room for chance would be negative; above, a little less waiting costs half as much device time again (docs/scaling.md).
+# Below, room for chance would be negative; above, bursts cost a quarter more device time (docs/scaling.md).
 LEAST_LEVEL: Final = 0.5
 MOST_LEVEL: Final = 0.95
 

@@ -30,6 +30,7 @@ from standby.controller.why import outlook
 from standby.domain.demand import Demand, GatewayBeat
 from standby.domain.errors import BusUnavailable, EndpointNotFound, LeaseLost
 from standby.domain.names import key
+from standby.host import tasks as host_tasks
 
 log = logging.getLogger(__name__)
 
@@ -80,17 +81,26 @@ class Controller:
             while True:
                 await self.leadership.campaign()
                 try:
-                    async with asyncio.TaskGroup() as group:
-                        group.create_task(self.leadership.keep())
-                        group.create_task(self._lead())
-                        group.create_task(self._answer())
-                        group.create_task(self._keep_habits())
-                except* LeaseLost as lost:
-                    log.error("stopped deciding: %s", lost.exceptions[0])
+                    await self._serve_term()
+                except LeaseLost as lost:
+                    log.error("stopped deciding: %s", lost)
         finally:
             await self._save_at_the_end()
             await self.leadership.release()
             await self._unfollow()
+
+    async def _serve_term(self) -> None:
+        """Do what a leader does, until the lease is lost or this is cancelled. Raises LeaseLost."""
+        parts = (self.leadership.keep(), self._lead(), self._answer(), self._keep_habits())
+        work = [asyncio.ensure_future(part) for part in parts]
+        try:
+            await asyncio.wait(work, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            # No task group: it cancels its tasks once, and one that loses that would keep this process from ending.
+            await host_tasks.end(work)
+        failures = [failure for one in work if not one.cancelled() and (failure := one.exception()) is not None]
+        # Whatever else went wrong is no lost lease, after which one would try again.
+        raise next((one for one in failures if not isinstance(one, LeaseLost)), failures[0])
 
     # ---- news ------------------------------------------------------------------------------------------
 

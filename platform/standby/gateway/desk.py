@@ -151,8 +151,10 @@ class Desk:
             priority = self.route.traffic.priority.default
         wanted = None if session is None else sessions.instance_of(session, self.wall())
         wish = Wish(arrived, arrived_at, body_bytes, ask, priority, again, wanted, tried)
-        grant = await self.grant(wish)
-        return grant if session is None else in_session(grant, session, secrets.token_hex(8), self.wall())
+        granted = self.at_once(wish)
+        if granted is None:
+            granted = await self.wait(wish)
+        return granted if session is None else in_session(granted, session, secrets.token_hex(8), self.wall())
 
     def release(self, grant: Grant, result: Result | None = None) -> None:
         """Give the slot back, saying how the request ended where that is known; call exactly once for each grant."""
@@ -161,6 +163,8 @@ class Desk:
             grant.desk.touch(urgent=False)
             return
         now = self.monotonic()
+        if grant.unread is not None:
+            grant.unread.read()
         self.granted -= 1
         self._tally.gave_back(grant.backend, now)
         self._instances.gave_back(grant.instance, grant.epoch, result, now, probe=grant.probe, prompt_bytes=grant.prompt_bytes)
@@ -201,15 +205,12 @@ class Desk:
 
     # ---- what desks tell each other ----------------------------------------------------------------------------
 
-    async def grant(self, wish: Wish) -> Grant:
-        """Return leave to send; see ``acquire``."""
+    async def wait(self, wish: Wish) -> Grant:
+        """Return leave to send, for which there was none at once; see ``acquire``."""
         if self._successor is not None:
-            return await self._successor.grant(wish)
-        granted = self._at_once(wish)
-        if granted is None:
-            admitted, future = self._admit(wish), asyncio.get_running_loop().create_future()
-            granted = await self._wait(Waiter(wish, future, self, self._lane(wish), admitted), first=wish.again)
-        return granted
+            return await self._successor.wait(wish)
+        admitted, future = self._admit(wish), asyncio.get_running_loop().create_future()
+        return await self._wait(Waiter(wish, future, self, self._lane(wish), admitted), first=wish.again)
 
     def join(self, waiter: Waiter, *, first: bool) -> None:
         """Let a request wait here."""
@@ -297,11 +298,13 @@ class Desk:
         self._outlook.serve(route, self.monotonic())
         self._instances.serve(route)
 
-    def _at_once(self, wish: Wish) -> Grant | None:
+    def at_once(self, wish: Wish) -> Grant | None:
         """Return a grant for a request that need not wait; nobody whose turn it would be is overtaken.
 
         After each change those who can be served have been, so that whoever still waits cannot use what is free now.
         """
+        if self._successor is not None:
+            return self._successor.at_once(wish)
         now = self.monotonic()
         if self._room.total.requests:
             if self._alarm.at <= now:
@@ -340,7 +343,8 @@ class Desk:
         self._tally.took(ready.record.backend, now)
         climbed = ready.record.activation if ready.seen > wish.arrived else None
         spillover = self._provisioned is not None and self.granted > self._provisioned
-        return grant_of(ready.record, climbed, self, choice, wish, now, spillover=spillover, queue_reason=queue_reason)
+        board = instances.unread
+        return grant_of(ready.record, climbed, self, choice, wish, now, board, spillover=spillover, queue_reason=queue_reason)
 
     def _breaker_opened(self) -> None:
         endpoint = self.route.endpoint

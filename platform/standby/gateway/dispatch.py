@@ -48,6 +48,14 @@ _log = logging.getLogger(__name__)
 # Longer than a reconnect, shorter than a caller's patience: without the bus nothing at zero can be woken.
 BUS_PATIENCE_S: Final = 5.0
 SHUT_DOWN: Final = "the gateway is shutting down"
+# Each request asks for them: up to Python 3.11 an enum's member takes ten times as long to look up as a name of the module.
+_GIVE_UP: Final = Step.GIVE_UP
+_ALONE: Final = Step.ALONE
+_ELSEWHERE: Final = Step.ELSEWHERE
+_CUT: Final = ResultKind.CUT
+_LEFT: Final = OutcomeKind.CLIENT_GONE
+_BROKEN: Final = OutcomeKind.BROKEN_MID_STREAM
+_OK: Final = ResultKind.OK
 _WORSE: Final = MappingProxyType({Verdict.CONVICTED: Setback.LETHAL, Verdict.GRAVE: Setback.GRAVE})
 
 
@@ -133,11 +141,11 @@ class Dispatcher:
         raise error from None
 
     async def _attempts(self, work: Work, course: Course) -> str | None:
-        step = Step.ELSEWHERE
-        while step is not Step.GIVE_UP:
+        step = _ELSEWHERE
+        while step is not _GIVE_UP:
             grant = await self._acquire(work)
             step = await self._attempt(work, grant, course)
-            if step is Step.ALONE:
+            if step is _ALONE:
                 return await self._quarantined(work, course)
         return work.words if work.ending == "broken_stream" else None
 
@@ -183,11 +191,12 @@ class Dispatcher:
         work.waited_s = began - work.arrival.arrived - work.running_s
         if grant.queue_reason:
             work.queue_reason = grant.queue_reason
-        kind, words, expiry = ResultKind.CUT, "not sent", None
+        kind, words, expiry = _CUT, "not sent", None
         setback: Setback | None = None
         first_byte_s: float | None = None
         attempt_id = work.next_id()
         span, headers = work.traced(grant)
+        work.meter.on_start = None if grant.unread is None else grant.unread.read
         try:
             if not self.guard.book.empty and self.guard.standing(work) is Standing.GRAVE and not work.quarantined:
                 # One with the same body has become one while this one waited: it is no other request.
@@ -213,7 +222,7 @@ class Dispatcher:
                 first_byte_s = outcome.first_byte_at - began
                 work.first_byte_s = outcome.first_byte_at - work.arrival.arrived
                 work.account.first_byte(work.first_byte_s, grant.rung)
-            if kind is not ResultKind.OK:
+            if kind is not _OK:
                 setback = endings.setback_of(outcome)
             return self._conclude(work, grant, outcome, kind, setback)
         finally:
@@ -269,10 +278,10 @@ class Dispatcher:
 
     def _conclude(self, work: Work, grant: Grant, outcome: RelayOutcome, kind: ResultKind, setback: Setback | None) -> Step:
         """Return what comes next. Raises the error that ends the request, or what ``desk.refused`` does."""
-        if kind is ResultKind.OK:
+        if kind is _OK:
             work.meter.asked = True
             self._over(work, grant, outcome)
-            return Step.GIVE_UP
+            return _GIVE_UP
         work.meter.asked = work.meter.asked or setback in (None, Setback.MAYBE_BEGUN)
         if endings.engine_died(outcome):
             verdict = self.guard.died(work, grant, read=outcome.read, in_flight=outcome.gone)
@@ -282,13 +291,13 @@ class Dispatcher:
             self.guard.faulty(work, grant, read=outcome.read or outcome.kind is OutcomeKind.DONE)
         if setback is None:
             self._over(work, grant, outcome)
-            return Step.GIVE_UP
+            return _GIVE_UP
         if setback is Setback.REFUSED:
             self._refused(work, grant, outcome.reason)
         elif setback is not Setback.DECLINED:
             work.desk.unreachable(grant)
         step = next_step(work.tier, setback, retried=work.retried)
-        if step is Step.GIVE_UP:
+        if step is _GIVE_UP:
             raise _given_up(work, setback, outcome)
         if setback is Setback.NOT_BEGUN:
             work.limit_at = None
@@ -301,9 +310,9 @@ class Dispatcher:
 
     def _over(self, work: Work, grant: Grant, outcome: RelayOutcome) -> None:
         """The caller has got an answer, or as much of one as there was. Raises ClientGone."""
-        if outcome.kind is OutcomeKind.CLIENT_GONE:
+        if outcome.kind is _LEFT:
             raise ClientGone
-        if outcome.kind is OutcomeKind.BROKEN_MID_STREAM:
+        if outcome.kind is _BROKEN:
             work.ended("broken_stream", f"the answer broke off in its middle ({outcome.reason})", outcome.status)
         else:
             status = outcome.status

@@ -47,6 +47,7 @@ class Meter:
 
     ``asked`` is for the dispatcher to set once an engine may have begun: before that nothing was used. ``first_event_at``,
     ``over_at``: when a stream's first event was whole and when its proper end came, by ``clock``; None: not yet.
+    ``on_start`` is called when the answer begins.
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class Meter:
         "asked",
         "events",
         "first_event_at",
+        "on_start",
         "over_at",
         "whole",
     )
@@ -82,6 +84,7 @@ class Meter:
         self.whole = False
         self.first_event_at: float | None = None
         self.over_at: float | None = None
+        self.on_start: Callable[[], None] | None = None
 
     def __call__(self, message: Message) -> Awaitable[None]:
         """Take one message of the answer (ASGI). Raises AnswerBroken, at once or when awaited."""
@@ -131,6 +134,8 @@ class Meter:
 
     def _start(self, message: Message) -> Awaitable[None]:
         self._status = message["status"]
+        if self.on_start is not None:
+            self.on_start()
         if self._status < 400:
             for name, value in message["headers"]:
                 if name == b"content-type":

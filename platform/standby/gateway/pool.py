@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from standby.domain.ask import Ask
+from standby.domain.draw import two_of
 from standby.domain.model import EngineKind
 from standby.domain.priority import Priority
 from standby.gateway import breaker, concurrency, learned, pace
@@ -16,8 +17,10 @@ from standby.gateway.learned import Answered, Estimate
 from standby.gateway.prefix import home_of
 from standby.gateway.ready_instance import ReadyInstance
 from standby.gateway.results import Result, ResultKind
-from standby.gateway.router import Choice, at_home, choose, least_loaded, two_of
+from standby.gateway.router import Candidate, Choice, at_home, choose, least_loaded
 
+# Each request asks for it: up to Python 3.11 an enum's member takes ten times as long to look up as a name of the module.
+_OK: Final = ResultKind.OK
 _MEMORY: Final = 16
 _WEIGH_EVERY: Final = 16
 # A plain variant needs the estimate for its concurrency only: once it knows enough, it learns from every fourth answer,
@@ -30,7 +33,7 @@ FORGIVEN_S: Final = 60.0
 
 @dataclass(slots=True)
 class Pool:
-    """``outstanding`` is the gateway's count by instance, shared with whoever keeps it.
+    """``outstanding`` and ``unread`` are the gateway's counts by instance, shared with whoever keeps them.
 
     ``service_s``: mean seconds for which a request held a slot; ``output``: mean tokens of an answer; None: not known yet.
     ``broke``: the last that was heard of it was a failure.
@@ -39,6 +42,7 @@ class Pool:
     label: str
     engine: EngineKind | None
     outstanding: Mapping[str, int]
+    unread: Mapping[str, int]
     members: list[ReadyInstance] = field(default_factory=list)
     estimate: Estimate = field(init=False)
     standing: Standing = WELL
@@ -78,12 +82,20 @@ class Pool:
                     return choice
         if count > 2 and not tried and ask.adapter is None:
             pair = [members[place] for place in two_of(count, ticket)]
-            seen = [member.candidate(outstanding.get(member.record.id, 0), now, guarded) for member in pair]
+            seen = self._seen(pair, now, guarded=guarded)
             choice = choose(seen, now, ticket, spare=spare, strict=True)
             if choice.instance is not None:
                 return choice
-        every = [member.candidate(outstanding.get(member.record.id, 0), now, guarded) for member in members]
+        every = self._seen(members, now, guarded=guarded)
         return choose(every, now, ticket, adapter=ask.adapter, tried=tried, spare=spare)
+
+    def _seen(self, members: Sequence[ReadyInstance], now: float, *, guarded: bool) -> list[Candidate]:
+        outstanding, unread = self.outstanding, self.unread
+        return [
+            member.candidate(outstanding.get(name, 0), now, guarded, unread.get(name, 0))
+            for member in members
+            for name in (member.record.id,)
+        ]
 
     def last_resort(self, now: float) -> ReadyInstance | None:
         """Return the instance that may be probed first although its time has not come."""
@@ -158,7 +170,7 @@ class Pool:
         several = len(self.members) > 1
         if several:
             member.pace = pace.after(member.pace, result)
-        if result.kind is ResultKind.OK:
+        if result.kind is _OK:
             self.broke = member.unreached = False
             self._learn(member, result, in_flight, now)
         elif result.kind.failed:

@@ -40,10 +40,12 @@ _IN_ORDER: Final = frozenset({InstanceState.DRAINING, InstanceState.SUSPENDING, 
 class ReadyInstances:
     """``usable`` are those that get requests; ``outstanding`` counts what each of them has, of any epoch and version.
 
-    ``on_open`` hears of each breaker that opens.
+    ``unread`` has the bytes of prompts of streams that have not begun (``standby.gateway.unread``). ``on_open`` hears of each
+    breaker that opens.
     """
 
     outstanding: dict[str, int] = field(default_factory=dict)
+    unread: dict[str, int] = field(default_factory=dict)
     usable: dict[str, ReadyInstance] = field(default_factory=dict)
     backends: dict[str, Pool] = field(default_factory=dict)
     on_open: Callable[[], None] = lambda: None
@@ -86,7 +88,7 @@ class ReadyInstances:
         for part in route.parts:
             pool = self.backends.get(part.backend)
             if pool is None or pool.engine is not part.engine:
-                self.backends[part.backend] = Pool(part.backend, part.engine, self.outstanding)
+                self.backends[part.backend] = Pool(part.backend, part.engine, self.outstanding, self.unread)
         for ready in self._all.values():
             ready.take_up(ready.record, self._traffic)
         self._sort_out()
@@ -331,7 +333,7 @@ class ReadyInstances:
             pool = self.backends.get(label)
             if pool is None:
                 engine = held[0].record.engine if held else None
-                pool = self.backends[label] = Pool(label, engine, self.outstanding)
+                pool = self.backends[label] = Pool(label, engine, self.outstanding, self.unread)
             pool.hold(held)
         self._only = next(iter(self.backends.values())) if len(self.backends) == 1 else None
 

@@ -1,4 +1,7 @@
-"""Which ready instance gets a request: the least loaded of two, the prompt's home while it has room. Pure.
+"""Which ready instance gets a request: of two the one that will read it first, the prompt's home while it has room. Pure.
+
+An engine reads prompts in turn, so that the one with fewer bytes of prompts before this one answers first
+(``standby.gateway.unread``); where little waits to be read, which is most of the time, the one with fewer requests per slot.
 
 Loads are compared for two instances picked by the ticket's hash (the power of two choices: nearly as even as comparing
 all, without every gateway running to the same one); for all where there are no more, or where those two will not do.
@@ -11,17 +14,24 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 from zlib import crc32
 
+from standby.domain.draw import READING_STEP_TOKENS, chance
+from standby.sagemaker.runtime.asks import BYTES_PER_TOKEN
+
 if TYPE_CHECKING:
     from standby.gateway.breaker import Permit
 
-# Steps above any load, which is below 1: who is on a step is chosen only where nobody stands lower.
+# Steps above any load: who is on a step is chosen only where nobody stands lower.
 _SHY: Final = 1.0
 _PRESSED: Final = 2.0
 _TRIED: Final = 4.0
 
+_READING_STEP: Final = READING_STEP_TOKENS * BYTES_PER_TOKEN
+
+# Higher than any rank: step, steps of reading at full speed, load.
+_WORST: Final = (8.0, 0, 0.0)
+
 _HOME_FACTOR: Final = 1.25
 _MAX_NAME: Final = 80
-_MASK: Final = (1 << 64) - 1
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -30,7 +40,7 @@ class Candidate(NamedTuple):
 
     ``slots`` are those in use: the door's, or fewer (``concurrency``). ``speed`` is 1 for the quickest and less for others,
     ``health`` the share of late answers that were good; both above 0. ``permit``: what its breaker says; None: it is
-    closed. ``pressed``: its engine's memory is nearly full.
+    closed. ``pressed``: its engine's memory is nearly full. ``unread``: bytes of prompts that it has still to read.
     """
 
     instance: str
@@ -42,6 +52,7 @@ class Candidate(NamedTuple):
     permit: Permit | None = None
     adapters: tuple[str, ...] = ()
     pressed: bool = False
+    unread: int = 0
 
 
 class Choice(NamedTuple):
@@ -67,18 +78,6 @@ def least_loaded(instance: str, outstanding: int, slots: int) -> Choice:
     return Choice(instance, f"least outstanding: {outstanding} of {slots} slots")
 
 
-def chance(ticket: int, salt: int = 0) -> float:
-    """Return a number in [0, 1) that looks random and is always the same for the same ticket and salt."""
-    return (_mixed(ticket + salt * 0x632BE59BD9B4E019) >> 11) / (1 << 53)
-
-
-def two_of(count: int, ticket: int) -> tuple[int, int]:
-    """Return two different places below ``count``, which is at least 2; every pair is as likely."""
-    mixed = _mixed(ticket)
-    first = mixed % count
-    return first, (first + 1 + (mixed >> 32) % (count - 1)) % count
-
-
 def at_home(outstanding: int, mean: float) -> bool:
     """Whether a prompt's home, with ``outstanding`` requests, may have one more: it is not much above the ``mean``."""
     return outstanding <= _HOME_FACTOR * mean + 1
@@ -94,41 +93,48 @@ def choose(
     spare: bool = False,
     strict: bool = False,
 ) -> Choice:
-    """Return the candidate with the fewest outstanding requests per slot that has a free slot and is not blocked.
+    """Return the candidate that would read a prompt first, of such the one with the fewest outstanding requests per slot.
 
-    ``ticket`` is any growing number: it rotates between equals, so that ties do not all fall on one instance; a slower one
-    of them gets its share by speed. Only instances that have loaded ``adapter`` are asked. Those of ``tried``, ``pressed``
-    ones where ``spare`` is set, and unhealthy ones, the more often the worse they are, get it only where no other can;
-    with ``strict`` they do not get it at all.
+    It has a free slot and is not blocked. ``ticket`` is any growing number: it rotates between equals, so that ties do not all
+    fall on one instance; a slower one of them gets its share by speed. Only instances that have loaded ``adapter`` are asked.
+    Those of ``tried``, ``pressed`` ones where ``spare`` is set, and unhealthy ones, the more often the worse they are, get it
+    only where no other can; with ``strict`` they do not get it at all.
     """
-    least = 8.0
+    least = _WORST
     equals: list[Candidate] = []
     for candidate in candidates:
-        instance, outstanding, slots, blocked_until, _, health, permit, adapters, pressed = candidate
+        instance, outstanding, slots, blocked_until, speed, health, permit, adapters, pressed, unread = candidate
         if outstanding >= slots or blocked_until > now or (permit is not None and not permit.allowed):
             continue
         if adapter is not None and adapter not in adapters:
             continue
-        load = outstanding / slots
+        step = _SHY if health < 1.0 and chance(ticket, crc32(instance.encode())) >= health else 0.0
         if tried and (instance in tried or (permit is not None and permit.probe)):
-            load += _TRIED
+            step += _TRIED
         if pressed and spare:
-            load += _PRESSED
-        if health < 1.0 and chance(ticket, crc32(instance.encode())) >= health:
-            load += _SHY
-        if load < least:
-            least, equals = load, [candidate]
-        elif load == least:
+            step += _PRESSED
+        rank = (step, int(unread / speed) // _READING_STEP if unread else 0, outstanding / slots)
+        if rank < least:
+            least, equals = rank, [candidate]
+        elif rank == least:
             equals.append(candidate)
-    if strict and least >= _SHY:
+    step = least[0]
+    if strict and step >= _SHY:
         return _NONE
     if not equals:
         return _nobody(candidates, now, adapter)
     chosen = equals[0] if len(equals) == 1 else _one_of(equals, ticket)
     if chosen.permit is not None and chosen.permit.probe:
         return Choice(chosen.instance, f"probe: {chosen.permit.reason}", None, "", True)
+    choice = _chosen(chosen, candidates)
+    return choice if step < _SHY else Choice(chosen.instance, f"{choice.reason}{_reluctance(step)}")
+
+
+def _chosen(chosen: Candidate, candidates: Sequence[Candidate]) -> Choice:
     choice = least_loaded(chosen.instance, chosen.outstanding, chosen.slots)
-    return choice if least < _SHY else Choice(chosen.instance, f"{choice.reason}{_reluctance(least)}")
+    if all(candidate.unread < _READING_STEP for candidate in candidates):
+        return choice
+    return Choice(chosen.instance, f"fewest bytes of prompts to be read before it: {chosen.unread}; {choice.reason}")
 
 
 def _one_of(equals: Sequence[Candidate], ticket: int) -> Candidate:
@@ -169,11 +175,3 @@ def _nobody(candidates: Sequence[Candidate], now: float, adapter: str | None) ->
     unblock = min(moments, default=None)
     broken = f", {len(shut)} broken ({shut[0].reason})" if shut else ""
     return Choice(None, f"no free slot: {full} full{broken}, next unblock {unblock}", unblock)
-
-
-def _mixed(number: int) -> int:
-    """Return 64 bits that depend on every bit of ``number`` (the finalizer of SplitMix64)."""
-    mixed = (number * 0x9E3779B97F4A7C15) & _MASK
-    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
-    return mixed ^ (mixed >> 31)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ from support.fake_node import FakeNode, fake_node
 from support.nats_server import NatsServer, nats_server
 from support.waiting import until
 
-LIMIT_S = 15.0
+LIMIT_S = 60.0
 
 
 @dataclass
@@ -47,20 +47,20 @@ class World:
     sequence: int = 0
 
     async def create_endpoint(self, name: str, status: EndpointStatus = EndpointStatus.CREATING, **policy: object) -> None:
-        model = make_model(f"m-{name}")
-        variant = Variant(model=model.name, policy=ScalePolicy.model_validate(policy))
-        await self.tables.models.put(f"{TENANT}.{model.name}", model)
-        await self.tables.endpoint_configs.put(f"{TENANT}.{name}", make_config(name, variant))
-        await self.tables.endpoints.put(f"{TENANT}.{name}", make_endpoint(name, status))
+        await self.create_hybrid(name, status=status, **policy)
 
-    async def create_hybrid(self, name: str, *backends: Backend, **policy: object) -> None:
+    async def create_hybrid(
+        self, name: str, *backends: Backend, status: EndpointStatus = EndpointStatus.IN_SERVICE, **policy: object
+    ) -> None:
         model = make_model(f"m-{name}")
         variant = Variant(model=model.name, backends=backends, policy=ScalePolicy.model_validate(policy))
         await self.tables.models.put(f"{TENANT}.{model.name}", model)
         await self.tables.endpoint_configs.put(f"{TENANT}.{name}", make_config(name, variant))
-        await self.tables.endpoints.put(f"{TENANT}.{name}", make_endpoint(name))
+        await self.tables.endpoints.put(f"{TENANT}.{name}", make_endpoint(name, status))
 
-    def demand(self, name: str, queued: int, in_flight: int = 0, *, variant: str = "", backend: str = "") -> Demand:
+    def demand(
+        self, name: str, queued: int, in_flight: int = 0, *, variant: str = "", backend: str = "", idle: float = 0.0
+    ) -> Demand:
         self.sequence += 1
         return Demand(
             gateway="g1",
@@ -70,7 +70,7 @@ class World:
             endpoint=name,
             in_flight=in_flight,
             queued=queued,
-            idle=0.0,
+            idle=idle,
             variant=variant,
             backend=backend,
         )
@@ -99,7 +99,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 
 
 @asynccontextmanager
-async def controller(server: NatsServer, name: str, ttl: float = 1.0, *, leads: bool = True) -> AsyncIterator[Controller]:
+async def controller(server: NatsServer, name: str, ttl: float = 20.0, *, leads: bool = True) -> AsyncIterator[Controller]:
     """Run a controller on its own connection, from when it ``leads``; stopped cleanly at the end."""
     async with server.bus(name) as bus:
         events = await EventLog.open(bus)
@@ -110,7 +110,7 @@ async def controller(server: NatsServer, name: str, ttl: float = 1.0, *, leads: 
                 await until(lambda: one.leadership.leading, "it leads")
             yield one
         finally:
-            await host_tasks.end([task], again_s=2.0)
+            await host_tasks.end([task], again_s=10.0)
             await events.close()
         assert task.cancelled(), task
 
@@ -149,11 +149,15 @@ async def test_a_request_at_zero_becomes_one_assignment_and_every_decision_an_ev
         await w.create_endpoint("e", keep_ready=600)
         await asyncio.gather(*(w.ask("e", queued=n) for n in range(1, 41)))
         await until(lambda: list(node.states.values()) == [InstanceState.READY], "one instance is ready")
-        await until(lambda: any(e.kind == "endpoint" for e in told), "the status is told")
+        # Events come by another way than records; the marker's come after all that there is of this endpoint.
+        await w.create_endpoint("marker")
+        await w.ask("marker")
+        await until(lambda: any(isinstance(e, DecisionMade) and e.endpoint == "marker" for e in told), "the marker's is told")
+        assert any(e.kind == "endpoint" and e.endpoint == "e" for e in told)
         assert await w.status("e") is EndpointStatus.IN_SERVICE
-        (assignment,) = await w.assignments()
+        (assignment,) = [one for one in await w.assignments() if one.endpoint == "e"]
         assert (assignment.leader_epoch, assignment.rung) == (1, Rung.READY)
-        decisions = [e for e in told if isinstance(e, DecisionMade) and e.action == "assign"]
+        decisions = [e for e in told if isinstance(e, DecisionMade) and (e.endpoint, e.action) == ("e", "assign")]
         assert len(decisions) == 1
         assert decisions[0].inputs["queued"]
         assert "wait and no instance is ready" in decisions[0].reason
@@ -173,13 +177,13 @@ async def test_it_sinks_and_climbs_again_on_the_plans_own_clock(tmp_path: Path) 
 
 async def test_a_killed_leader_is_replaced_and_nothing_is_started_twice(tmp_path: Path) -> None:
     """The successor lists first; what runs keeps its intent and only gets the new epoch."""
-    async with world(tmp_path) as w, fake_node(w.tables) as node, controller_process(w.server, "first", ttl=1.0) as first:
+    async with world(tmp_path) as w, fake_node(w.tables) as node, controller_process(w.server, "first", ttl=4.0) as first:
         await leader_is(w.tables, "first")
         await w.create_endpoint("e", keep_ready=600)
         await w.ask("e")
         await until(lambda: InstanceState.READY in node.states.values(), "ready")
         (before,) = await w.assignments()
-        async with controller(w.server, "second", leads=False) as second:
+        async with controller(w.server, "second", ttl=4.0, leads=False) as second:
             await asyncio.sleep(0.2)
             assert not second.leadership.leading
             first.send_signal(signal.SIGKILL)
@@ -194,12 +198,31 @@ async def test_a_killed_leader_is_replaced_and_nothing_is_started_twice(tmp_path
 
 
 async def test_a_leader_that_is_told_to_stop_gives_the_lease_back(tmp_path: Path) -> None:
-    async with world(tmp_path) as w, controller_process(w.server, "first", ttl=30.0) as first:
+    async with world(tmp_path) as w, controller_process(w.server, "first", ttl=60.0) as first:
         await leader_is(w.tables, "first")
-        async with controller(w.server, "second", ttl=30.0, leads=False) as second:
+        async with controller(w.server, "second", ttl=60.0, leads=False) as second:
             first.send_signal(signal.SIGTERM)
             assert await first.wait() == 0
-            await until(lambda: second.leadership.leading, "long before 30 s are over")
+            await until(lambda: second.leadership.leading, "long before 60 s are over", LIMIT_S / 2)
+            assert second.leadership.epoch == 2
+
+
+async def test_a_part_of_it_that_loses_its_cancellation_keeps_it_from_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a call to the bus may whose answer comes in the same moment: it is told again, and the lease is given back."""
+
+    async def deaf(_one: Controller) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr(Controller, "_keep_habits", deaf)
+    async with world(tmp_path) as w:
+        async with controller(w.server, "first", ttl=60.0):
+            pass
+        async with asyncio.timeout(LIMIT_S / 2), controller(w.server, "second", ttl=60.0) as second:
             assert second.leadership.epoch == 2
 
 
@@ -298,7 +321,7 @@ async def test_deleting_ends_with_the_record_itself(tmp_path: Path) -> None:
             while await w.status("e") is not None:
                 await asyncio.sleep(0.02)
         assert await w.assignments() == []
-        assert node.states == {}
+        await until(lambda: node.states == {}, "the node has heard of it")
 
 
 async def test_after_the_bus_was_away_demand_is_heard_again(tmp_path: Path) -> None:
@@ -340,8 +363,7 @@ async def test_removals_leave_nothing_behind_in_the_controller(tmp_path: Path) -
         await w.tables.endpoints.put(entry.key, deleting)
         await until(lambda: not one.state.endpoints.entries, "the endpoint is gone")
         await until(lambda: not one.state._by_endpoint and not one.state._instances_of, "nothing of it is left")
-        await asyncio.sleep(0)
-        assert (one.state._removed, one.state._dropped_endpoints, one.state._status) == (set(), {}, {})
+        await until(lambda: (one.state._removed, one.state._dropped_endpoints, one.state._status) == (set(), {}, {}))
 
 
 async def test_two_engines_of_a_variant_are_woken_and_laid_to_sleep_by_their_own_demand(tmp_path: Path) -> None:
@@ -353,17 +375,26 @@ async def test_two_engines_of_a_variant_are_woken_and_laid_to_sleep_by_their_own
             newest = {one.instance: one for one in node.seen}
             return {one.backend: one.rung for one in newest.values()}
 
-        await there.ask("h", variant="AllTraffic", backend="spare")
-        await until(lambda: rungs() == {"spare": Rung.READY}, within_s=LIMIT_S)
+        async def saying(said: Callable[[], Awaitable[None]], wanted: dict[str, Rung]) -> None:
+            """Say it again and again, as a gateway that lives does, until the rungs are those."""
+            while rungs() != wanted:
+                await said()
+                await asyncio.sleep(0.1)
+
+        async def ask(*backends: str) -> None:
+            for backend in backends:
+                await there.ask("h", variant="AllTraffic", backend=backend)
+
+        async def beat(spare: int) -> None:
+            idle = 0.0 if spare else asyncio.get_running_loop().time() - began
+            busy = there.demand("h", 0, 1, variant="AllTraffic", backend="fake")
+            await there.beat(busy, there.demand("h", spare, variant="AllTraffic", backend="spare", idle=idle))
+
+        await saying(lambda: ask("spare"), {"spare": Rung.READY})
         (only,) = await there.assignments()
         assert (only.slots, only.model.engine_options, only.variant) == (7, {"tokens": 3}, "AllTraffic")
-        await there.ask("h", variant="AllTraffic", backend="fake")
-        await until(lambda: rungs() == {"spare": Rung.READY, "fake": Rung.READY}, within_s=LIMIT_S)
-
-        busy = there.demand("h", 0, 1, variant="AllTraffic", backend="fake")
-        await there.beat(busy, there.demand("h", 0, variant="AllTraffic", backend="spare"))
-        await until(lambda: rungs() == {"spare": Rung.ASLEEP, "fake": Rung.READY}, within_s=LIMIT_S)
-
+        await saying(lambda: ask("spare", "fake"), {"spare": Rung.READY, "fake": Rung.READY})
+        began = asyncio.get_running_loop().time()
+        await saying(lambda: beat(spare=0), {"spare": Rung.ASLEEP, "fake": Rung.READY})
         # Who is served by the other engine and would rather have this one says so; nobody waits.
-        await there.beat(busy, there.demand("h", 1, variant="AllTraffic", backend="spare"))
-        await until(lambda: rungs() == {"spare": Rung.READY, "fake": Rung.READY}, within_s=LIMIT_S)
+        await saying(lambda: beat(spare=1), {"spare": Rung.READY, "fake": Rung.READY})

@@ -31,7 +31,7 @@ from support.fake_node import fake_node
 from support.nats_server import NatsServer, nats_server
 from support.waiting import until
 
-LIMIT_S = 15.0
+LIMIT_S = 60.0
 NAME = f"{TENANT}.e"
 
 
@@ -39,13 +39,13 @@ NAME = f"{TENANT}.e"
 async def controller(server: NatsServer, name: str, save_every_s: float) -> AsyncIterator[Controller]:
     async with server.bus(name) as bus:
         events = await EventLog.open(bus)
-        one = Controller(bus, await open_tables(bus), events, name=name, lease_ttl=1.0, save_every_s=save_every_s)
+        one = Controller(bus, await open_tables(bus), events, name=name, lease_ttl=20.0, save_every_s=save_every_s)
         task = asyncio.get_running_loop().create_task(one.run())
         try:
             await until(lambda: one.leadership.leading, "it leads")
             yield one
         finally:
-            await host_tasks.end([task], again_s=2.0)
+            await host_tasks.end([task], again_s=10.0)
             await events.close()
 
 
@@ -167,7 +167,8 @@ async def test_it_says_what_it_means_to_do_and_what_it_has_done_can_be_replayed(
             gateway = Gateway(bus)
             await gateway.says(queued=1)
             await until(lambda: list(node.states.values()) == [InstanceState.READY], "it is ready")
-            answer = Outlook.model_validate_json(await bus.request(outlook_subject(TENANT, "e"), b"", 2.0))
+            await gateway.says(queued=1)  # whoever is silent for seconds wants nothing any more
+            answer = Outlook.model_validate_json(await bus.request(outlook_subject(TENANT, "e"), b"", 30.0))
             assert (answer.controller, answer.intentions[0].by) == ("c1", "demand")
             await gateway.says(idle=0.0)
             events = await EventLog.open(bus)
@@ -187,7 +188,7 @@ async def test_it_says_what_it_means_to_do_and_what_it_has_done_can_be_replayed(
             assert counted.count == placed.inputs["desired"] == 1
             assert placed.reason.startswith(counted.reason)
             with pytest.raises(EndpointNotFound):
-                await bus.request(outlook_subject(TENANT, "other"), b"", 2.0)
+                await bus.request(outlook_subject(TENANT, "other"), b"", 30.0)
             await events.close()
         with pytest.raises(Unavailable):
             await bus.request(outlook_subject(TENANT, "e"), b"", 2.0)

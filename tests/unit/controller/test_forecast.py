@@ -10,7 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from standby.controller import forecast, scaling
+from standby.controller import endpoint_plan, forecast, scaling
 from standby.controller.asked import Bucket, EndpointDemand
 from standby.controller.dispersion import Clusters, from_history
 from standby.controller.forecast import Spread, desired, foresee, stay_s, window_s
@@ -64,12 +64,13 @@ def test_those_on_their_way_count() -> None:
 
 
 def test_nothing_leaves_before_its_stay_is_over() -> None:
-    """A climb of 2 s at 0.95 is worth 21 s of holding."""
-    assert stay_s(POLICY, 2.0) == pytest.approx(21.0)
-    busy_until = [(20.0, 1), (22.0, 1)]
+    """As long as the tenure of what has just come; a climb of 10 s at 0.8 is worth 12 s of holding."""
+    assert stay_s(POLICY, 2.0) == forecast.SHORTEST_STAY_S == endpoint_plan.TENURE_S
+    assert stay_s(POLICY, 10.0, 0.8) == pytest.approx(12.0)
+    busy_until = [(9.0, 1), (11.0, 1)]
     stays, leaves = (desired(demand((60, 30), step), 1.0, POLICY, up(3), NOW, dispersion=1.0) for step in busy_until)
     assert stays.count == 3
-    assert stays.wake_at == pytest.approx(NOW - 20.0 + GRID + 21.0, abs=0.01)
+    assert stays.wake_at == pytest.approx(NOW - 9.0 + GRID + 10.0, abs=0.01)
     assert leaves.count == 1
 
 
@@ -98,10 +99,10 @@ def test_what_is_not_foreseen_is_the_present_rule() -> None:
 
 
 def test_a_young_book_takes_nothing_away() -> None:
-    seen = replace(demand((60, 1)), valid_since=NOW - 10.0)
+    seen = replace(demand((60, 1)), valid_since=NOW - 8.0)
     decision = desired(seen, 1.0, POLICY, up(3), NOW)
     assert decision.count == 3
-    assert decision.wake_at == pytest.approx(NOW + 11.0)
+    assert decision.wake_at == pytest.approx(NOW + 2.0)
 
 
 def replace_policy(**changes: float) -> ScalePolicy:

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from standby.domain.draw import chance, two_of
 from standby.gateway.breaker import Permit
-from standby.gateway.router import Candidate, Choice, at_home, chance, choose, two_of
+from standby.gateway.router import Candidate, Choice, at_home, choose
 
 pytestmark = pytest.mark.decision
 
@@ -26,6 +27,7 @@ candidates = st.lists(
         permit=st.sampled_from([None, None, None, _SHUT, _PROBE]),
         adapters=st.sampled_from([(), ("fr",), ("fr", "de")]),
         pressed=st.booleans(),
+        unread=st.sampled_from([0, 0, 100, 1023, 1024, 9000]),
     ),
     max_size=8,
     unique_by=lambda one: one.instance,
@@ -44,7 +46,8 @@ def test_nobody_better_is_passed_over(
     able = [one for one in able if adapter is None or adapter in one.adapters]
     fresh = [one for one in able if not (one.instance in tried or (tried and one.permit is not None))] or able
     roomy = [one for one in fresh if not (spare and one.pressed)] or fresh
-    least = min((one.outstanding / one.slots for one in roomy), default=None)
+    sooner = [one for one in roomy if one.unread // 1024 == min(other.unread // 1024 for other in roomy)]
+    least = min((one.outstanding / one.slots for one in sooner), default=None)
 
     choice = choose(some, 1.0, ticket, adapter=adapter, tried=tried, spare=spare)
 
@@ -54,9 +57,28 @@ def test_nobody_better_is_passed_over(
         assert choice.retry_at is None or choice.retry_at in moments
         return
     chosen = next(one for one in some if one.instance == choice.instance)
-    assert chosen in roomy
+    assert chosen in sooner
     assert chosen.outstanding / chosen.slots == least
     assert choice.probe == (chosen.permit is _PROBE)
+
+
+def test_the_one_that_reads_it_first_wins_however_many_it_answers_already() -> None:
+    some = [Candidate("reads", 1, 4, unread=4000), Candidate("answers", 3, 4)]
+    choice = choose(some, 0.0, 0)
+    assert choice.instance == "answers"
+    assert choice.reason == "fewest bytes of prompts to be read before it: 0; least outstanding: 3 of 4 slots"
+    assert choose([some[0], Candidate("full", 4, 4)], 0.0, 0).instance == "reads"
+
+
+def test_a_prompt_that_is_read_in_one_step_is_no_reason_to_join_a_crowd() -> None:
+    some = [Candidate("reads", 1, 4, unread=1023), Candidate("answers", 3, 4)]
+    choice = choose(some, 0.0, 0)
+    assert (choice.instance, choice.reason) == ("reads", "least outstanding: 1 of 4 slots")
+
+
+def test_a_slower_one_takes_longer_to_read_as_much() -> None:
+    some = [Candidate("slow", 0, 4, speed=0.5, unread=1500), Candidate("quick", 0, 4, unread=2000)]
+    assert choose(some, 0.0, 0).instance == "quick"
 
 
 def test_an_instance_twice_as_slow_gets_about_half() -> None:

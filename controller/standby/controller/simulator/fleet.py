@@ -2,6 +2,9 @@
 
 Events happen in the order of their times; at the same time instances move first (in the order in which that was planned),
 then the scaler is asked, then requests arrive. Nothing is random: two replays of the same requests are equal.
+
+A request goes where one gateway's router would send it: of two instances drawn by the same hash to the one that has least of
+prompts before it, of such the one with fewer requests (``standby.gateway.router``, which a test compares).
 """
 
 from __future__ import annotations
@@ -17,11 +20,14 @@ from typing import Final, Protocol
 
 from standby.controller.scaling import Capacity, ScaleDecision
 from standby.controller.simulator.tokens import TokenModel
+from standby.domain.draw import READING_STEP_TOKENS, two_of
 from standby.domain.errors import InvalidInput
 from standby.domain.instance import Rung
 
 NEVER: Final = math.inf
 _PATIENCE_S: Final = 3600.0
+# More requests than one replay has: seeds draw different pairs.
+_SEED_BITS: Final = 32
 # Fluid decoding ends where rounding may leave a request this far from its last token.
 _GRAIN_TOKENS: Final = 1e-6
 
@@ -87,11 +93,16 @@ class Instance:
         """Requests inside."""
         return len(self.prefills) + len(self.running)
 
+    @property
+    def unread(self) -> int:
+        """Tokens of the prompts whose first token has not come."""
+        return sum(request.prompt for request in self.prefills)
+
 
 class Fleet:
     """One replay: owns the instances, the queue and the timers."""
 
-    def __init__(self, model: TokenModel, scaler: Scaler) -> None:
+    def __init__(self, model: TokenModel, scaler: Scaler, seed: int = 0) -> None:
         self.model = model
         self.instances = [Instance(i, model.resting(i)) for i in range(model.instances)]
         self.in_flight = 0
@@ -99,6 +110,7 @@ class Fleet:
         self.closed_at = 0.0
         self._scaler = scaler
         self._queue: deque[Request] = deque()
+        self._ticket = seed << _SEED_BITS
         self._timers: list[tuple[float, int, Instance]] = []
         self._order = count(1)
         self._ready_at: float | None = None
@@ -173,17 +185,29 @@ class Fleet:
             self._ask(now)
 
     def _admit(self, now: float) -> None:
-        """Give waiting requests to the least loaded ready instances, as long as one has a slot."""
+        """Give waiting requests to ready instances, as long as one has a slot."""
         ready = [one for one in self.instances if one.phase is Phase.READY] if self._queue else []
         while self._queue and ready:
-            best = min(ready, key=lambda one: (one.load, one.number))
-            if best.load >= self.model.slots:
+            best = self._route(ready)
+            if best is None:
                 break
             request = self._queue.popleft()
             request.served += 1
             self.in_flight += 1
             self._work(best, now, request)
         self._scaler.told(self.in_flight, len(self._queue), now)
+
+    def _route(self, ready: Sequence[Instance]) -> Instance | None:
+        """Return which of the ``ready`` ones gets the next request; None: none has a slot free."""
+        self._ticket += 1
+        drawn = [ready[place] for place in two_of(len(ready), self._ticket)] if len(ready) > 2 else ready
+        free = [one for one in drawn if one.load < self.model.slots]
+        free = free or [one for one in ready if one.load < self.model.slots]
+        if not free:
+            return None
+        ranks = [(one.unread // READING_STEP_TOKENS, one.load) for one in free]
+        equals = [one for one, rank in zip(free, ranks, strict=True) if rank == min(ranks)]
+        return equals[self._ticket % len(equals)]
 
     def _work(self, instance: Instance, now: float, request: Request | None = None) -> None:
         """Book what it has done until ``now``, take ``request`` in, and plan when it is to be looked at again."""

@@ -16,10 +16,11 @@ from standby.domain.errors import InvalidInput
 
 @dataclass(frozen=True, slots=True)
 class TokenSetting:
-    """What such a replay is made of, apart from the policy."""
+    """What such a replay is made of, apart from the policy; ``seed``: which pairs of instances the router draws."""
 
     trace: Trace
     model: TokenModel
+    seed: int = 0
 
     def requests(self) -> list[Request]:
         """Return the trace's requests, unserved. Raises InvalidInput for a trace of counts."""
@@ -34,7 +35,7 @@ class TokenSetting:
     def replay(self, name: str) -> TokenReport:
         """Replay the trace under the policy called ``name``. Raises InvalidInput for an unknown one."""
         requests = self.requests()
-        fleet = Fleet(self.model, build(name, self.model))
+        fleet = Fleet(self.model, build(name, self.model), self.seed)
         fleet.play(requests, self.trace.duration_s)
         return token_report(name, requests, fleet, self.model)
 

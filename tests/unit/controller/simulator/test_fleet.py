@@ -14,6 +14,8 @@ from standby.controller.simulator.fleet import Fleet, Phase, Request
 from standby.controller.simulator.scalers import Fixed, build, names
 from standby.controller.simulator.tokens import TokenModel
 from standby.domain.errors import InvalidInput
+from standby.sagemaker.runtime.asks import BYTES_PER_TOKEN
+from support.ready_rig import Rig
 
 # A prefill of 1 s for 100 tokens, a decode step of 0.1 s and 0.05 s more for each further request.
 TIMES = TokenModel(prefill_s=0.0, prefill_token_s=0.01, decode_s=0.1, decode_more_s=0.05, sleep_s=0.5)
@@ -116,6 +118,25 @@ def test_the_warmest_starts_first_and_starting_ones_leave_first() -> None:
 def test_a_policy_that_serves_nobody_is_refused() -> None:
     with pytest.raises(InvalidInput, match="leaves 1 requests waiting"):
         play(Told((0.0, 0)), Request(1.0, 10, 1), end=2.0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(busy=st.lists(st.tuples(st.integers(0, 4), st.lists(st.integers(1, 700), max_size=2)), min_size=1, max_size=6))
+def test_requests_go_where_a_gateways_router_sends_them(busy: list[tuple[int, list[int]]]) -> None:
+    """The same pairs are drawn, what is to be read counts first, then the requests; of full ones nobody gets any."""
+    model, rig = replace(MODEL, slots=4, instances=len(busy)), Rig()
+    fleet = Fleet(model, Fixed(1))
+    for number, (instance, (running, prompts)) in enumerate(zip(fleet.instances, busy, strict=True)):
+        instance.phase = Phase.READY
+        instance.prefills.extend(Request(0.0, prompt, 1) for prompt in prompts)
+        instance.running = [(1.0, place, Request(0.0, 1, 1)) for place in range(running)]
+        rig.has(f"i{number}", slots=4)
+        rig.fill(f"i{number}", instance.load)
+        if prompts:
+            rig.ready.unread[f"i{number}"] = sum(prompts) * BYTES_PER_TOKEN
+    for _ in range(12):
+        one = fleet._route(fleet.instances)
+        assert rig.ready.choose(rig.now).instance == (None if one is None else f"i{one.number}")
 
 
 loads = st.lists(st.tuples(st.floats(0.0, 8.0), st.integers(0, 300), st.integers(0, 40)), min_size=1, max_size=40).map(
