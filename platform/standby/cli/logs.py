@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import asyncio
+import json as jsons
+import sys
+from typing import Annotated, Any, Final
 
 import typer
 
 from standby.cli.endpoints import Name
+from standby.cli.logs_following import Following
 from standby.cli.models import segment
 from standby.cli.output import failure_lines, print_json
-from standby.cli.session import JsonOption, options
+from standby.cli.session import JsonOption, Options, options
 from standby.domain.engine_logs import DEFAULT_LINES, MOST_LINES
-from standby.domain.errors import Unavailable
+from standby.domain.errors import InvalidInput, Unavailable
+
+LOOK_AGAIN_S: Final = 1.0
 
 
 def logs(
@@ -22,21 +28,59 @@ def logs(
         int, typer.Option("--lines", "-n", min=0, max=MOST_LINES, help="The last so many of each.")
     ] = DEFAULT_LINES,
     previous: Annotated[bool, typer.Option("--previous", help="Of the engine's life before this one.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what is written, until Ctrl-C.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Show why an endpoint's engine failed, and the end of its log; secrets are masked.
 
-    Ends with exit code 7 where no node that has an instance of it answers.
+    With --follow it goes on line by line, also with instances and engines that take the place of others. Ends with exit
+    code 7 where no node that has an instance of it answers.
 
-    Example: standby logs smol --lines 200
+    Example: standby logs smol --lines 200 --follow
     """
+    if follow and previous:
+        raise InvalidInput("a life that is over does not go on", remedy="leave out --follow or --previous")
     session = options(ctx, json)
     params = {"lines": str(lines), "previous": str(int(previous)), **({} if instance is None else {"instance": instance})}
-    answer = session.call("GET", f"/api/v1/endpoints/{segment(endpoint)}/logs", params=params)
-    if session.json:
-        print_json(answer)
-    else:
+    path = f"/api/v1/endpoints/{segment(endpoint)}/logs"
+    answer = session.call("GET", path, params=params)
+    _show(answer, session, follow=follow)
+    _require_a_node(answer)
+    if follow:
+        asyncio.run(_follow(session, path, params, Following(answer)))
+
+
+async def _follow(session: Options, path: str, params: dict[str, str], following: Following) -> None:
+    lost = ""
+    sys.stdout.flush()
+    async with session.client() as client:
+        while True:
+            await asyncio.sleep(LOOK_AGAIN_S)
+            try:
+                answer = await client.call("GET", path, params={**params, "after": following.after})
+            except Unavailable as error:
+                if lost != error.message:
+                    print(f"{error.message}; asking again", file=sys.stderr)
+                lost = error.message
+                continue
+            lost = ""
+            lines = following.take(answer)
+            if lines and session.json:
+                print(jsons.dumps(answer, ensure_ascii=False), flush=True)
+            elif lines:
+                print("\n".join(lines), flush=True)
+
+
+def _show(answer: dict[str, Any], session: Options, *, follow: bool) -> None:
+    if not session.json:
         _print(answer)
+    elif follow:
+        print(jsons.dumps(answer, ensure_ascii=False), flush=True)
+    else:
+        print_json(answer)
+
+
+def _require_a_node(answer: dict[str, Any]) -> None:
     silent = answer["failures"]
     if silent and len(silent) == len({one["node"] for one in answer["instances"]}):
         raise Unavailable(f"no log could be had: {silent[0]['message']}", remedy=silent[0]["remedy"])

@@ -21,6 +21,10 @@ class LogOrder(Record):
     instance: str = Field(default="", description="of this one only; empty: of all of the endpoint's")
     lines: int = Field(default=DEFAULT_LINES, ge=0, le=MOST_LINES, description="the last ones of each log")
     previous: bool = Field(default=False, description="of the life before this one")
+    after: dict[str, str] | None = Field(
+        default=None,
+        description="an earlier answer's marks: what was written since, of instances without a mark everything",
+    )
 
 
 class EngineLog(Value):
@@ -38,3 +42,5 @@ class LogAnswer(Record):
 
     node: str
     logs: tuple[EngineLog, ...] = ()
+    marks: dict[str, str] = Field(default_factory=dict, description="where each log was read to, by instance")
+    renewed: tuple[str, ...] = Field(default=(), description="whose lines are of another life than the mark that was asked")

@@ -9,7 +9,7 @@ from typing import Final
 
 from standby.telemetry.redact import mask
 
-__all__ = ["TAIL_LINES", "first_error_line", "last_lines", "log_lines", "mask"]
+__all__ = ["TAIL_LINES", "first_error_line", "last_lines", "log_lines", "mask", "plain_line"]
 
 TAIL_LINES: Final = 20
 _HEAD_BYTES: Final = 256 * 1024
@@ -110,19 +110,24 @@ def log_lines(log: Path) -> tuple[list[str], tuple[str, ...]]:
     return head.decode(errors="replace").splitlines(), tuple(_clean(line) for line in last)
 
 
-def last_lines(log: Path, count: int, limit_bytes: int) -> tuple[tuple[str, ...], bool]:
+def last_lines(log: Path, count: int, limit_bytes: int, size: int | None = None) -> tuple[tuple[str, ...], bool]:
     """Return the log's last ``count`` lines, masked, of ``limit_bytes`` at most, and whether earlier ones are left out.
 
-    Raises OSError where it cannot be read.
+    ``size``: what it held at a moment, in bytes; nothing later is read. Raises OSError where it cannot be read.
     """
     with log.open("rb") as stream:
-        size = stream.seek(0, os.SEEK_END)
+        size = stream.seek(0, os.SEEK_END) if size is None else size
         stream.seek(max(0, size - limit_bytes))
-        found = stream.read(limit_bytes).decode(errors="replace").splitlines()
+        found = stream.read(min(size, limit_bytes)).decode(errors="replace").splitlines()
     if size > limit_bytes:
         found = found[1:]  # the first one is cut: a secret that begins before it would not be known as one
     last = found[max(0, len(found) - count) :]
-    return tuple(_plain(line)[:_LONG_LINE] for line in last), size > limit_bytes or len(found) > count
+    return tuple(plain_line(line) for line in last), size > limit_bytes or len(found) > count
+
+
+def plain_line(line: str) -> str:
+    """Return a log's line as it may be shown: masked, without control characters, not endless."""
+    return _plain(line)[:_LONG_LINE]
 
 
 def _clean(line: str) -> str:

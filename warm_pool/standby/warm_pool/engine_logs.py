@@ -6,21 +6,29 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from pydantic import ValidationError
 
 from standby.bus.connection import Bus
 from standby.bus.subjects import logs_subject
 from standby.bus.subscription import Subscription
-from standby.domain.engine_logs import EngineLog, LogAnswer, LogOrder
+from standby.domain.engine_logs import MOST_LINES, EngineLog, LogAnswer, LogOrder
 from standby.domain.errors import InvalidInput
+from standby.domain.instance import HAS_PROCESS
 from standby.runtime.engines.process_engine import log_file
+from standby.runtime.log_following import Bounds, end_of, lines_after
 from standby.runtime.log_words import last_lines
 from standby.warm_pool.managed import Managed
 
 # Of all logs in one answer together: the server's limit for a message is 1 MiB, and JSON may double what it quotes.
 ANSWER_BYTES: Final = 384 * 1024
+
+
+class _Read(NamedTuple):
+    log: EngineLog
+    mark: str
+    renewed: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,22 +57,36 @@ class EngineLogs:
         """Return the ends of the logs that ``order`` means; each gets an equal share of the answer's size."""
         meant = sorted((one for one in self.instances.values() if _is_meant(one, order)), key=lambda one: one.id)
         share = ANSWER_BYTES // max(1, len(meant))
-        logs = [await self._read(one, order, share) for one in meant]
-        return LogAnswer(node=self.node, logs=tuple(logs))
+        read = [await self._read(one, order, share) for one in meant]
+        return LogAnswer(
+            node=self.node,
+            logs=tuple(one.log for one in read),
+            marks={one.log.instance: one.mark for one in read if one.mark},
+            renewed=tuple(one.log.instance for one in read if one.renewed),
+        )
 
-    async def _read(self, managed: Managed, order: LogOrder, share: int) -> EngineLog:
+    async def _read(self, managed: Managed, order: LogOrder, share: int) -> _Read:
         # An instance's id is given by the controller, never by a caller: no name of a caller reaches the file system.
         log = log_file(self.folder, managed.id, previous=order.previous)
         told = EngineLog(instance=managed.id, state=managed.life.state)
+        mark = (order.after or {}).get(managed.id, "")
+        ended = managed.life.state not in HAS_PROCESS
         try:
-            lines, cut = await asyncio.to_thread(last_lines, log, order.lines, share)
+            if order.after is not None:
+                before, bounds = log_file(self.folder, managed.id, previous=True), Bounds(MOST_LINES, share)
+                found = await asyncio.to_thread(lines_after, mark, log, before, bounds, ended=ended)
+                return _Read(told.model_copy(update={"lines": found.lines}), found.mark, found.renewed)
+            mark, size = await asyncio.to_thread(end_of, log, ended=ended)
+            lines, cut = await asyncio.to_thread(last_lines, log, order.lines, share, size)
         except FileNotFoundError:
             life = "life before this one" if order.previous else "engine of it has been started here yet"
-            return told.model_copy(update={"missing": f"no {life}"})
+            return _Read(told.model_copy(update={"missing": f"no {life}"}), mark)
         except OSError as error:
-            return told.model_copy(update={"missing": f"its log cannot be read: {error.strerror}"})
+            return _Read(told.model_copy(update={"missing": f"its log cannot be read: {error.strerror}"}), mark)
+        except ValueError:
+            raise InvalidInput(f"{mark[:40]!r} is no mark of a log", remedy="give back what an earlier answer said") from None
         kept = _fitting(lines, share)
-        return told.model_copy(update={"lines": kept, "cut": cut or len(kept) < len(lines)})
+        return _Read(told.model_copy(update={"lines": kept, "cut": cut or len(kept) < len(lines)}), mark)
 
 
 def _fitting(lines: tuple[str, ...], share: int) -> tuple[str, ...]:
