@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -48,28 +48,36 @@ class Rates:
 
     _at: float | None = None
     _number: int = 0
-    _before: Mapping[EndpointKey, Count] = field(default_factory=dict)
+    _before: dict[EndpointKey, Count] = field(default_factory=dict)
     _lately: dict[EndpointKey, deque[_Second]] = field(default_factory=dict)
 
-    def take(self, counts: Mapping[EndpointKey, Count], now: float) -> dict[EndpointKey, Count]:
-        """Take the counters of this second, by a monotonic clock; return what was added since the last time."""
+    @property
+    def lively(self) -> Set[EndpointKey]:
+        """Those whose rates or sparkline may change with the next second."""
+        return self._lately.keys()
+
+    def take(self, grown: Mapping[EndpointKey, Count], now: float) -> dict[EndpointKey, Count]:
+        """Take this second's counters of whoever has grown, by a monotonic clock; return what was added since the last time."""
         seconds = 1.0 if self._at is None else max(0.1, now - self._at)
         added: dict[EndpointKey, Count] = {}
         self._number += 1
-        for name, count in counts.items():
+        for name, count in grown.items():
             before = self._before.get(name)
             if count == before:
                 continue
             fresh = added[name] = count if before is None else count.since(before)
+            self._before[name] = count
             if self._at is not None:
                 second = _Second(self._number, fresh.requests / seconds, fresh.tokens / seconds)
                 self._lately.setdefault(name, deque(maxlen=SPARK_S)).append(second)
-        self._at, self._before = now, counts
-        # Another endpoint of the name has had none of it.
-        for gone in self._lately.keys() - counts.keys():
-            del self._lately[gone]
-        self._forget()
+        self._at = now
+        self._drop_old()
         return added
+
+    def forget(self, name: EndpointKey) -> None:
+        """The endpoint is no more; another one of its name begins at zero."""
+        self._before.pop(name, None)
+        self._lately.pop(name, None)
 
     def rates(self, name: EndpointKey) -> tuple[float, float]:
         """Return requests and tokens per second, means of the last ``RATE_S`` seconds."""
@@ -93,7 +101,7 @@ class Rates:
                 line[second.number - self._number - 1] = max(1, round(second.requests))
         return tuple(line)
 
-    def _forget(self) -> None:
+    def _drop_old(self) -> None:
         for name in [name for name, lately in self._lately.items() if lately[-1].number <= self._number - SPARK_S]:
             del self._lately[name]
         for lately in self._lately.values():

@@ -2,22 +2,24 @@
 
 A tick makes nothing by itself. The first viewer who wants something of it has it made, and all others get the same objects:
 rows, the overview of a scope, and the text of a change. A viewer keeps what it has told last, and tells the difference to
-what is true now: whoever reads slowly gets fewer and larger changes, never a backlog.
+what is true now: whoever reads slowly gets fewer and larger changes, never a backlog. It is made in slices, and
+requests are served in between.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pydantic_core
 
 from standby.console.news import Rings
 from standby.console.overview import Overview, diff, overview
 from standby.console.rows import Desktop, Tables
+from standby.console.slices import sliced
 from standby.console.values import Facts, Moment, Row, Scope
 from standby.host import tasks
 
@@ -53,11 +55,14 @@ class _Known(NamedTuple):
     overview: Overview
 
 
+_Step = Generator[None, None, tuple[bytes, _Known]]
+
+
 @dataclass
 class Feed:
-    """``look`` returns the platform as it is now, ``saved`` a scope's savings; ``clock`` is monotonic, in seconds."""
+    """``look`` returns, in slices, the platform as it is now, ``saved`` a scope's savings; ``clock`` is monotonic."""
 
-    look: Callable[[], Facts]
+    look: Callable[[], Generator[None, None, Facts]]
     saved: Callable[[Scope], Row]
     rings: Rings
     clock: Callable[[], float]
@@ -67,11 +72,13 @@ class Feed:
     _paces: Counter[float] = field(default_factory=Counter)
     _ticked: asyncio.Event = field(default_factory=asyncio.Event)
     _joined: asyncio.Event = field(default_factory=asyncio.Event)
+    _making: asyncio.Lock = field(default_factory=asyncio.Lock)
     _loop: asyncio.Task[None] | None = None
 
-    def text(self, scope: Scope) -> bytes:
+    async def text(self, scope: Scope) -> bytes:
         """Return what a scope sees now, as JSON."""
-        return self._step(scope, None, FRESH_S)[0]
+        text, _ = await self._by_turns(self._step(scope, None, FRESH_S))
+        return text
 
     async def watch(
         self, scope: Scope, every_s: float, still: Callable[[], bool], *, heartbeat_s: float
@@ -82,7 +89,7 @@ class Feed:
         """
         self._join(every_s)
         try:
-            text, known = self._step(scope, None)
+            text, known = await self._by_turns(self._step(scope, None))
             told_at = spoke_at = self.clock()
             yield _event("overview", text)
             while True:
@@ -92,7 +99,7 @@ class Feed:
                 now = self.clock()
                 if now - told_at >= every_s * _LEEWAY:
                     told_at = now
-                    text, known = self._step(scope, known)
+                    text, known = await self._by_turns(self._step(scope, known))
                     if text:
                         spoke_at = now
                         yield _event("change", text)
@@ -115,39 +122,51 @@ class Feed:
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
-    def _present(self, oldest_s: float) -> _Tick:
+    async def _by_turns(self, step: _Step) -> tuple[bytes, _Known]:
+        # One at a time: all viewers of a moment want the same.
+        async with self._making:
+            told, took_s = await tasks.by_turns(step, self.clock)
+            if self._tick is not None:
+                self._tick.took_s += took_s
+            return told
+
+    def _present(self, oldest_s: float) -> Generator[None, None, _Tick]:
         """Return the present state, made anew where it is older than that; the fastest viewers share one."""
         now = self.clock()
         if self._tick is None or now - self._tick.made_at >= max(oldest_s, self._tick.took_s / LARGEST_SHARE):
-            facts = self.look()
+            facts = yield from self.look()
+            yield
+            tables = yield from self._desktop.lay_out(facts)
             self._number += 1
-            self._tick = _Tick(self._number, now, facts.moment, self._desktop.lay_out(facts))
+            self._tick = _Tick(self._number, now, facts.moment, tables)
+            yield
         return self._tick
 
-    def _seen(self, scope: Scope, tick: _Tick) -> Overview:
+    def _seen(self, scope: Scope, tick: _Tick) -> Generator[None, None, Overview]:
         seen = tick.seen.get(scope)
         if seen is None:
             news, savings = self.rings.of(scope), self.saved(scope)
+            yield
             seen = tick.seen[scope] = overview(tick.moment, scope, tick.tables, news, savings)
+            yield
         return seen
 
-    def _text(self, scope: Scope, tick: _Tick, before: _Known | None) -> bytes:
+    def _text(self, scope: Scope, tick: _Tick, after: Overview, before: _Known | None) -> Generator[None, None, bytes]:
         """Return the overview, or what has changed since ``before``; nothing where nothing has."""
         key = (scope, 0 if before is None else before.number)
         text = tick.texts.get(key)
         if text is None:
-            after = self._seen(scope, tick)
             content = after.as_json() if before is None else diff(before.overview, after)
-            text = b"" if len(content) == 1 else pydantic_core.to_json(content, inf_nan_mode="null")
+            yield
+            text = b"" if len(content) == 1 else (yield from _encoded(content))
             tick.texts[key] = text
         return text
 
-    def _step(self, scope: Scope, known: _Known | None, oldest_s: float = FASTEST_S * _LEEWAY) -> tuple[bytes, _Known]:
-        """Return what a viewer is told now, and what it knows then."""
-        began = self.clock()
-        tick = self._present(oldest_s)
-        text, seen = self._text(scope, tick, known), self._seen(scope, tick)
-        tick.took_s += self.clock() - began
+    def _step(self, scope: Scope, known: _Known | None, oldest_s: float = FASTEST_S * _LEEWAY) -> _Step:
+        """Return, in slices, what a viewer is told now, and what it knows then."""
+        tick = yield from self._present(oldest_s)
+        seen = yield from self._seen(scope, tick)
+        text = yield from self._text(scope, tick, seen, known)
         return text, _Known(tick.number, seen)
 
     def _join(self, every_s: float) -> None:
@@ -174,6 +193,26 @@ class Feed:
                     await self._joined.wait()
             except TimeoutError:
                 self.wake()
+
+
+def _encoded(content: Row) -> Generator[None, None, bytes]:
+    """Return, in slices, an object as JSON: a new viewer's has ten megabytes where there are ten thousand endpoints."""
+    members = []
+    for name, value in content.items():
+        if isinstance(value, list):
+            pieces = []
+            for some in sliced(value):
+                pieces.append(_json(some)[1:-1])
+                yield
+            text = b"[%b]" % b",".join(pieces)
+        else:
+            text = _json(value)
+        members.append(b'"%b":%b' % (name.encode(), text))
+    return b"{%b}" % b",".join(members)
+
+
+def _json(value: Any) -> bytes:
+    return pydantic_core.to_json(value, inf_nan_mode="null")
 
 
 def _event(kind: str, data: bytes) -> str:

@@ -7,12 +7,13 @@ pointers, and only what changed is written again.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 from standby.console.silence import SILENT_AFTER_S
+from standby.console.slices import sliced
 from standby.console.values import EndpointKey, Facts, Row, Traffic
 from standby.domain import words
 from standby.domain.endpoint import Endpoint
@@ -115,8 +116,10 @@ class Shelf(Generic[Name]):
         assert row is not None, "made is a row, and no row is equal to it unless there is one"
         return row
 
-    def keep(self, names: Iterable[Name]) -> None:
-        """Forget all others."""
+    def keep(self, count: int, names: Iterable[Name]) -> None:
+        """Forget all others than these ``count``, each of which has been put."""
+        if len(self.rows) == count:
+            return
         for gone in self.rows.keys() - set(names):
             del self.rows[gone], self._made_from[gone]
 
@@ -138,46 +141,51 @@ class Desktop:
     _instances: Shelf[str] = field(default_factory=Shelf)
     _nodes: Shelf[str] = field(default_factory=Shelf)
 
-    def lay_out(self, facts: Facts) -> Tables:
-        """Return the tables of this moment."""
+    def lay_out(self, facts: Facts) -> Generator[None, None, Tables]:
+        """Return, in slices, the tables of this moment."""
         nodes = {node.name: node for node in facts.nodes}
         of_endpoint: dict[EndpointKey, list[Instance]] = defaultdict(list)
         on_node: dict[str, list[Instance]] = defaultdict(list)
         for item in facts.instances:
             of_endpoint[item.tenant, item.endpoint].append(item)
             on_node[item.node].append(item)
-        return Tables(
-            self._lay_endpoints(facts, of_endpoint, nodes), self._lay_instances(facts, nodes), self._lay_nodes(facts, on_node)
-        )
+        yield
+        endpoints = yield from self._lay_endpoints(facts, of_endpoint, nodes)
+        instances = yield from self._lay_instances(facts, nodes)
+        return Tables(endpoints, instances, self._lay_nodes(facts, on_node))
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
     def _lay_endpoints(
         self, facts: Facts, of_endpoint: Mapping[EndpointKey, list[Instance]], nodes: Mapping[str, Node]
-    ) -> dict[str, dict[str, Row]]:
+    ) -> Generator[None, None, dict[str, dict[str, Row]]]:
         laid: dict[str, dict[str, Row]] = defaultdict(dict)
-        for endpoint in facts.endpoints:
-            name = (endpoint.tenant, endpoint.name)
-            mine = of_endpoint.get(name, [])
-            traffic, saved = facts.traffic.get(name, _NO_TRAFFIC), facts.saved_usd.get(name, 0.0)
-            climbs = tuple(words.climb_seconds(item, nodes) for item in mine)
-            laid[endpoint.tenant][endpoint.name] = self._endpoints.put(
-                name,
-                (endpoint, traffic, saved, climbs, *mine),
-                partial(endpoint_row, endpoint, mine, traffic, saved, nodes),
-            )
-        self._endpoints.keep((endpoint.tenant, endpoint.name) for endpoint in facts.endpoints)
+        for some in sliced(facts.endpoints):
+            for endpoint in some:
+                name = (endpoint.tenant, endpoint.name)
+                mine = of_endpoint.get(name, [])
+                traffic, saved = facts.traffic.get(name, _NO_TRAFFIC), facts.saved_usd.get(name, 0.0)
+                climbs = tuple([words.climb_seconds(item, nodes) for item in mine])
+                laid[endpoint.tenant][endpoint.name] = self._endpoints.put(
+                    name,
+                    (endpoint, traffic, saved, climbs, *mine),
+                    partial(endpoint_row, endpoint, mine, traffic, saved, nodes),
+                )
+            yield
+        self._endpoints.keep(len(facts.endpoints), ((endpoint.tenant, endpoint.name) for endpoint in facts.endpoints))
         return laid
 
-    def _lay_instances(self, facts: Facts, nodes: Mapping[str, Node]) -> dict[str, dict[str, Row]]:
+    def _lay_instances(self, facts: Facts, nodes: Mapping[str, Node]) -> Generator[None, None, dict[str, dict[str, Row]]]:
         laid: dict[str, dict[str, Row]] = defaultdict(dict)
-        for item in facts.instances:
-            laid[item.tenant][item.id] = self._instances.put(
-                item.id,
-                (item, words.climb_seconds(item, nodes)),
-                partial(instance_row, item, nodes),
-            )
-        self._instances.keep(item.id for item in facts.instances)
+        for some in sliced(facts.instances):
+            for item in some:
+                laid[item.tenant][item.id] = self._instances.put(
+                    item.id,
+                    (item, words.climb_seconds(item, nodes)),
+                    partial(instance_row, item, nodes),
+                )
+            yield
+        self._instances.keep(len(facts.instances), (item.id for item in facts.instances))
         return laid
 
     def _lay_nodes(self, facts: Facts, on_node: Mapping[str, list[Instance]]) -> dict[str, Row]:
@@ -190,5 +198,5 @@ class Desktop:
                 (node, silent, *there),
                 partial(node_row, node, there, silent=silent),
             )
-        self._nodes.keep(laid)
+        self._nodes.keep(len(laid), laid)
         return laid

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from standby.console.counts import Count
 from standby.console.settings import ConsoleSettings
+from standby.console.slices import sliced
 from standby.console.values import EndpointKey, Row, Scope
 from standby.domain.endpoint import Endpoint
 from standby.domain.instance import HAS_PROCESS, Instance, InstanceState, Rung
@@ -95,34 +96,33 @@ class Ledger:
     def take(
         self,
         endpoints: Iterable[Endpoint],
-        instances: Iterable[Instance],
+        instances: Sequence[Instance],
         nodes: Mapping[str, Node],
         added: Mapping[EndpointKey, Count],
         seconds: float,
-    ) -> None:
-        """Take down what was held for the last ``seconds``; ``added`` is the traffic in them."""
+    ) -> Generator[None, None, None]:
+        """Take down, in slices, what was held for the last ``seconds``; ``added`` is the traffic in them."""
         there = {(endpoint.tenant, endpoint.name) for endpoint in endpoints}
         for name in there - self._entries.keys():
             self._entries[name] = _Entry(self._lasted_s)
         self._lasted_s += seconds
         ready: Counter[EndpointKey] = Counter()
-        for item in instances:
-            # What is held for an endpoint that was deleted is its tenant's all the same.
-            entry = self._entries.get((item.tenant, item.endpoint))
-            if entry is None:
-                entry = self._entries[item.tenant, item.endpoint] = _Entry(self._lasted_s)
-            memory = memory_of(item, nodes)
-            entry.held = entry.held.plus(memory, seconds)
-            if item.rung is Rung.READY:
-                ready[item.tenant, item.endpoint] += 1
-                entry.awake = Memory(max(entry.awake.host, memory.host), max(entry.awake.device, memory.device))
-            there.add((item.tenant, item.endpoint))
+        yield
+        for some in sliced(instances):
+            for item in some:
+                self._hold(item, memory_of(item, nodes), seconds)
+                where = (item.tenant, item.endpoint)
+                if item.rung is Rung.READY:
+                    ready[where] += 1
+                there.add(where)
+            yield
         for name, count in ready.items():
             self._entries[name].peak = max(self._entries[name].peak, count)
         for name, fresh in added.items():
             if (entry := self._entries.get(name)) is not None:
                 entry.busy_s += fresh.busy_s
-        self._close(self._entries.keys() - there)
+        if len(self._entries) != len(there):
+            self._close(self._entries.keys() - there)
 
     def by_endpoint(self, endpoints: Iterable[Endpoint], guess: Guess) -> dict[EndpointKey, Account]:
         """Return the accounts of the endpoints that there are."""
@@ -138,17 +138,30 @@ class Ledger:
         return found
 
     def total(self, scope: Scope, accounts: Mapping[EndpointKey, Account]) -> Account:
-        """Return a scope's sum, of what it had before as well."""
-        sum_ = Account()
-        for (tenant, _), account in accounts.items():
-            if scope.tenant in ("", tenant):
-                sum_ = sum_.plus(account)
+        """Return a scope's sum, of what it had before as well; of ``accounts`` those that are open still."""
+        held_host = held_device = on_host = on_device = usd = 0.0
+        # Plain numbers: ten thousand accounts are added up each second that somebody watches.
+        for name, ((host, device), (always_host, always_device), serverless_usd) in accounts.items():
+            if name in self._entries and scope.tenant in ("", name[0]):
+                held_host, held_device = held_host + host, held_device + device
+                on_host, on_device = on_host + always_host, on_device + always_device
+                usd += serverless_usd
+        sum_ = Account(Memory(held_host, held_device), Memory(on_host, on_device), usd)
         for tenant, account in self._past.items():
             if scope.tenant in ("", tenant):
                 sum_ = sum_.plus(account)
         return sum_
 
     # ---- inside ------------------------------------------------------------------------------------------------
+
+    def _hold(self, item: Instance, memory: Memory, seconds: float) -> None:
+        # What is held for an endpoint that was deleted is its tenant's all the same.
+        entry = self._entries.get((item.tenant, item.endpoint))
+        if entry is None:
+            entry = self._entries[item.tenant, item.endpoint] = _Entry(self._lasted_s)
+        entry.held = entry.held.plus(memory, seconds)
+        if item.rung is Rung.READY:
+            entry.awake = Memory(max(entry.awake.host, memory.host), max(entry.awake.device, memory.device))
 
     def _account(self, name: EndpointKey, entry: _Entry) -> Account:
         awake = entry.awake if entry.awake.host else self._guessed.get(name, _NONE)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,6 +21,7 @@ from standby.console.news import Rings
 from standby.console.savings import Account, Ledger, Memory
 from standby.console.settings import ConsoleSettings
 from standby.console.silence import Silence
+from standby.console.slices import sliced
 from standby.console.values import EndpointKey, Facts, Moment, Percentiles, Row, Scope, Traffic
 from standby.domain import errors
 from standby.domain.endpoint import Endpoint
@@ -40,6 +42,9 @@ SAMPLE_S: Final = 1.0
 _NOWHERE: Final = Elsewhere()
 # What an endpoint has saved changes with every second; its row does so every ten.
 SAVED_S: Final = 10.0
+# What more endpoints than these have saved is reckoned by turns: of each of them within SAVED_S.
+AT_ONCE: Final = 1000
+_TURNS: Final = 10
 REPLAYED: Final = 1000
 # Its caller's own doing: no error of the endpoint's.
 _NO_ERRORS: Final = frozenset(
@@ -73,16 +78,22 @@ class ConsoleSide:
     _silence: Silence = field(default_factory=Silence)
     _ledger: Ledger = field(init=False)
     _since: float = field(init=False)
-    # Rates and sparklines since the last sample, of those that somebody looked at.
-    _flows: dict[EndpointKey, tuple[float, float, tuple[int, ...]]] = field(default_factory=dict)
+    # What was told last of each endpoint, and of which it may not be true any more. Who has something under way is looked at
+    # each time.
+    _told: dict[EndpointKey, Traffic] = field(default_factory=dict)
+    _stale: set[EndpointKey] = field(default_factory=set)
+    _were_busy: frozenset[EndpointKey] = frozenset()
     _to_measure: set[EndpointKey] = field(default_factory=set)
     # Those that had traffic since the percentiles' window began.
     _busy: set[EndpointKey] = field(default_factory=set)
     _measured: dict[EndpointKey, Percentiles] = field(default_factory=dict)
     _sampled_at: float | None = None
     _counts: dict[EndpointKey, Count] = field(default_factory=dict)
-    _saved: tuple[float, dict[EndpointKey, float]] | None = None
-    _saved_rows: tuple[float, dict[EndpointKey, Account]] | None = None
+    _saved: dict[EndpointKey, float] = field(default_factory=dict)
+    _saved_at: float = -math.inf
+    _reckoned: dict[EndpointKey, Account] = field(default_factory=dict)
+    _reckoned_at: float = -math.inf
+    _turn: int = 0
     _others: OtherGateways = field(init=False)
     _task: asyncio.Task[None] | None = None
     _following: list[Subscription] = field(default_factory=list)
@@ -112,17 +123,24 @@ class ConsoleSide:
             await subscription.unsubscribe()
         self._following.clear()
 
-    def sample(self) -> None:
-        """Take down this second's traffic and what was held in it."""
+    def sample(self) -> Generator[None, None, None]:
+        """Take down, in slices, this second's traffic and what was held in it."""
         now = self.clock()
         self.accounts.settle()
-        self._counts = self._counted()
-        added = self._rates.take(self._counts, now)
-        self._flows.clear()
+        grown = self._counted()
+        self._stale.update(grown, self._rates.lively)
+        added = self._rates.take(grown, now)
+        self._stale.update(self._rates.lively)
         seconds = 0.0 if self._sampled_at is None else now - self._sampled_at
         self._sampled_at = now
         self._silence.listen(self._nodes().values(), now, connected=self.bus.connected)
-        self._ledger.take(self._endpoints(), self._instances(), self._nodes(), added, seconds)
+        yield
+        endpoints = self._endpoints()
+        if len(endpoints) > AT_ONCE:
+            self._turn = (self._turn + 1) % _TURNS
+            self._reckon(endpoints[self._turn :: _TURNS], endpoints, shown=True)
+            yield
+        yield from self._ledger.take(endpoints, self._instances(), self._nodes(), added, seconds)
         # Only where there was traffic: a thousand endpoints have forty thousand buckets.
         self._busy.update(added)
         self._to_measure.update(added)
@@ -130,53 +148,61 @@ class ConsoleSide:
             self._to_measure.update(self._busy)
             self._busy.clear()
 
-    def facts(self) -> Facts:
-        """Return the platform as this gateway knows it now."""
+    def facts(self) -> Generator[None, None, Facts]:
+        """Return, in slices, the platform as this gateway knows it now."""
+        yield from self._measure()
+        traffic = yield from self._traffic()
         away_s = self.bus.disconnected_for()
         moment = Moment(round(self.now(), 3), self._since, f"gateway/{self.gateway}", self.bus.connected, round(away_s))
         endpoints = tuple(self._endpoints())
+        self._reckon_few(endpoints)
         return Facts(
             moment,
             endpoints,
             tuple(self._instances()),
             tuple(self._nodes().values()),
-            self._traffic(),
-            self._saved_by_endpoint(endpoints),
+            traffic,
+            dict(self._saved),
             self._silence.nodes,
         )
 
+    def lost_nodes(self) -> frozenset[str]:
+        """Return the nodes of which nothing was heard for so long that what they have recorded counts no more."""
+        return self._silence.nodes
+
     def saved(self, scope: Scope) -> Row:
         """Return what a scope has saved until now."""
-        total = self._ledger.total(scope, self._accounts_of(self._endpoints()))
-        return savings.row(total, self._since, self.prices)
+        self._reckon_few(self._endpoints())
+        return savings.row(self._ledger.total(scope, self._reckoned), self._since, self.prices)
 
     # ---- inside ------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
-            self.sample()
+            await tasks.by_turns(self.sample(), self.clock)
             await asyncio.sleep(SAMPLE_S)
 
     def _counted(self) -> dict[EndpointKey, Count]:
-        """Return the counters of all endpoints that have any, read again where they have grown, and nowhere else.
+        """Read the counters again of those that have grown, and of nobody else, and return them.
 
         Ten thousand endpoints have some hundred thousand of them, which would take a tenth of each second.
         """
-        counts = dict(self._counts)
-        for gone in counts.keys() - self.accounts.endpoints:
-            del counts[gone]
-            self._measured.pop(gone, None)
-            self._to_measure.discard(gone)
-            self._busy.discard(gone)
+        for gone in self._counts.keys() - self.accounts.endpoints:
+            del self._counts[gone]
+            for kept in (self._measured, self._told):
+                kept.pop(gone, None)
+            for marked in (self._to_measure, self._busy, self._stale):
+                marked.discard(gone)
             self._windows.forget(gone)
-        for name, outcomes in self.accounts.moved().items():
-            counts[name] = _count(name, outcomes)
-        return counts
+            self._rates.forget(gone)
+        grown = {name: _count(name, outcomes) for name, outcomes in self.accounts.moved().items()}
+        self._counts.update(grown)
+        return grown
 
-    def _endpoints(self) -> Iterable[Endpoint]:
+    def _endpoints(self) -> Sequence[Endpoint]:
         return [entry.value for entry in self.copies.endpoints.entries.values()]
 
-    def _instances(self) -> Iterable[Instance]:
+    def _instances(self) -> Sequence[Instance]:
         """Return those that may be there: what is recorded of a node that nobody hears of is held by nobody."""
         silent = self._silence.nodes
         every = (entry.value for entry in self.copies.instances.entries.values())
@@ -185,27 +211,45 @@ class ConsoleSide:
     def _nodes(self) -> dict[str, Node]:
         return {entry.value.name: entry.value for entry in self.copies.nodes.entries.values()}
 
-    def _traffic(self) -> dict[EndpointKey, Traffic]:
-        self._measured.update(self._windows.of(_first_tokens(self._to_measure)))
-        self._to_measure.clear()
+    def _measure(self) -> Generator[None, None, None]:
+        for some in sliced(tuple(self._to_measure)):
+            self._to_measure.difference_update(some)
+            self._measured.update(self._windows.of(_first_tokens(some)))
+            self._stale.update(some)
+            yield
+
+    def _traffic(self) -> Generator[None, None, dict[EndpointKey, Traffic]]:
+        """Return the traffic of whoever has had any: made anew only where it may have changed."""
+        busy = self._under_way()
+        self._stale.update(busy, self._were_busy)
+        self._were_busy = frozenset(busy)
+        for some in sliced(tuple(self._stale)):
+            # Before: what moves between two slices is looked at the next time.
+            self._stale.difference_update(some)
+            for name in some:
+                if name in self._counts or name in busy:
+                    self._told[name] = self._traffic_of(name, busy.get(name, _NOWHERE), self._measured.get(name, NOTHING))
+                else:
+                    self._told.pop(name, None)
+            yield
+        return dict(self._told)
+
+    def _under_way(self) -> dict[EndpointKey, Elsewhere]:
+        """Return what all gateways have under way, of those that have anything."""
         busy = self._others.traffic()
         for desk in self.desks():
-            name = (desk.route.endpoint.tenant, desk.route.endpoint.name)
-            others = busy.get(name, _NOWHERE)
-            # A desk's own count has those who wait in it, too.
-            running = max(0, desk.in_flight - desk.queued)
-            busy[name] = Elsewhere(others.in_flight + running, others.queued + desk.queued, others.rps)
-        return {
-            name: self._traffic_of(name, busy.get(name, _NOWHERE), self._measured.get(name, NOTHING))
-            for name in self._counts.keys() | busy.keys()
-        }
+            in_flight, queued = desk.in_flight, desk.queued
+            if in_flight or queued:
+                name = (desk.route.endpoint.tenant, desk.route.endpoint.name)
+                others = busy.get(name, _NOWHERE)
+                # A desk's own count has those who wait in it, too.
+                running = max(0, in_flight - queued)
+                busy[name] = Elsewhere(others.in_flight + running, others.queued + queued, others.rps)
+        return busy
 
     def _traffic_of(self, name: EndpointKey, busy: Elsewhere, first_token: Percentiles) -> Traffic:
         count = self._counts.get(name, Count())
-        flow = self._flows.get(name)
-        if flow is None:
-            flow = self._flows[name] = (*self._rates.rates(name), self._rates.spark(name))
-        rps, tokens_per_s, spark = flow
+        rps, tokens_per_s = self._rates.rates(name)
         return Traffic(
             busy.in_flight,
             busy.queued,
@@ -214,21 +258,28 @@ class ConsoleSide:
             round(rps + busy.rps, 2),
             tokens_per_s,
             first_token,
-            spark,
+            self._rates.spark(name),
         )
 
-    def _accounts_of(self, endpoints: Iterable[Endpoint]) -> dict[EndpointKey, Account]:
+    def _reckon_few(self, endpoints: Sequence[Endpoint]) -> None:
+        """Bring what was saved up to date; of many endpoints the sampler does so by turns, so that the loop is not held."""
         now = self.clock()
-        if self._saved_rows is None or now - self._saved_rows[0] >= SAMPLE_S / 2:
-            self._saved_rows = (now, self._ledger.by_endpoint(endpoints, self._guess))
-        return self._saved_rows[1]
+        if len(endpoints) <= AT_ONCE and now - self._reckoned_at >= SAMPLE_S / 2:
+            self._reckoned_at = now
+            shown = now - self._saved_at >= SAVED_S
+            self._saved_at = now if shown else self._saved_at
+            self._reckon(endpoints, endpoints, shown=shown)
 
-    def _saved_by_endpoint(self, endpoints: Iterable[Endpoint]) -> dict[EndpointKey, float]:
-        now = self.clock()
-        if self._saved is None or now - self._saved[0] >= SAVED_S:
-            accounts = self._accounts_of(endpoints)
-            self._saved = (now, {name: savings.saved_usd(account, self.prices) for name, account in accounts.items()})
-        return self._saved[1]
+    def _reckon(self, some: Sequence[Endpoint], every: Sequence[Endpoint], *, shown: bool) -> None:
+        fresh = self._ledger.by_endpoint(some, self._guess)
+        self._reckoned.update(fresh)
+        if shown:
+            self._saved.update({name: savings.saved_usd(account, self.prices) for name, account in fresh.items()})
+        if len(self._reckoned) > len(every):
+            there = {(endpoint.tenant, endpoint.name) for endpoint in every}
+            for kept in (self._reckoned, self._saved):
+                for gone in kept.keys() - there:
+                    del kept[gone]
 
     def _guess(self, endpoint: Endpoint) -> Memory:
         """Return what an endpoint's first variant needs awake: as measured anywhere, else at least its weights."""

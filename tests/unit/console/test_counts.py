@@ -62,7 +62,7 @@ def test_an_endpoint_that_was_made_again_has_no_line_of_the_one_before() -> None
     rates = Rates()
     after(rates, 0, 50)
 
-    rates.take({}, 2.0)
+    rates.forget(E)
     rates.take({E: Count()}, 3.0)
 
     assert not any(rates.spark(E))

@@ -15,6 +15,7 @@ from standby.domain.instance import Instance, InstanceState
 from standby.domain.node import Node, NodeMode
 from support.builders import TENANT, an_endpoint, an_instance
 from support.cluster import make_node
+from support.slices import at_once
 
 OTHER = "999999999999"
 ADMIN = Scope(TENANT, admin=True)
@@ -38,7 +39,7 @@ class Watcher:
         news: News = News(),  # noqa: B008 # a frozen value
     ) -> Overview:
         facts = Facts(Moment(at, 0.0, "gateway/g"), tuple(endpoints), tuple(instances), tuple(nodes), traffic or {})
-        return overview(facts.moment, self.scope, self.desktop.lay_out(facts), news, {"saved_usd": 0.0})
+        return overview(facts.moment, self.scope, at_once(self.desktop.lay_out(facts)), news, {"saved_usd": 0.0})
 
 
 def names(rows: Sequence[Row]) -> list[str]:

@@ -15,6 +15,7 @@ from standby.domain.model import EngineKind
 from standby.domain.node import DeviceKind, Node
 from support.builders import TENANT, an_endpoint, an_instance
 from support.cluster import make_node
+from support.slices import at_once
 
 PRICES = ConsoleSettings(usd_host_gb_hour=3600.0, usd_device_gb_hour=36000.0, usd_serverless_gb_second=0.5)
 E = (TENANT, "e")
@@ -31,7 +32,7 @@ def ledger(*seconds: tuple[float, list[Instance]], endpoints: list[Endpoint] | N
     kept = Ledger(PRICES)
     nodes = {} if node is None else {node.name: node}
     for lasted, instances in seconds:
-        kept.take([an_endpoint()] if endpoints is None else endpoints, instances, nodes, {}, lasted)
+        at_once(kept.take([an_endpoint()] if endpoints is None else endpoints, instances, nodes, {}, lasted))
     return kept
 
 
@@ -85,7 +86,7 @@ def test_serverless_is_billed_by_memory_size_and_the_seconds_of_inference() -> N
     kept = Ledger(PRICES)
     instance = an_instance(resident_bytes=1500 * MIB)
 
-    kept.take([an_endpoint()], [instance], {}, {E: Count(4, 0, 0.0, busy_s=3.0)}, 10.0)
+    at_once(kept.take([an_endpoint()], [instance], {}, {E: Count(4, 0, 0.0, busy_s=3.0)}, 10.0))
 
     # 1500 MiB need the size of 2 GB.
     assert account(kept).serverless_usd == 3.0 * 2 * 0.5
@@ -98,10 +99,10 @@ def test_memory_sizes_are_whole_gigabytes(mib: int, size: int) -> None:
 
 def test_what_a_deleted_endpoint_saved_stays_with_its_tenant() -> None:
     kept = Ledger(PRICES)
-    kept.take([an_endpoint()], [an_instance(resident_bytes=10**9)], {}, {}, 10.0)
-    kept.take([an_endpoint()], [], {}, {}, 90.0)
+    at_once(kept.take([an_endpoint()], [an_instance(resident_bytes=10**9)], {}, {}, 10.0))
+    at_once(kept.take([an_endpoint()], [], {}, {}, 90.0))
 
-    kept.take([], [], {}, {}, 1000.0)
+    at_once(kept.take([], [], {}, {}, 1000.0))
     total = kept.total(Scope(TENANT), kept.by_endpoint([], nothing_known))
 
     assert total.held.host == 10 * GB
@@ -112,7 +113,7 @@ def test_a_tenants_total_has_nobody_elses() -> None:
     mine, foreign = an_endpoint(), an_endpoint(tenant=OTHER)
     kept = Ledger(PRICES)
     instances = [an_instance(resident_bytes=10**9), an_instance(id="i2", tenant=OTHER, resident_bytes=5 * 10**9)]
-    kept.take([mine, foreign], instances, {}, {}, 10.0)
+    at_once(kept.take([mine, foreign], instances, {}, {}, 10.0))
     accounts = kept.by_endpoint([mine, foreign], nothing_known)
 
     assert kept.total(Scope(TENANT), accounts).held.host == 10 * GB

@@ -6,10 +6,13 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from standby.console.settings import ConsoleSettings
-from standby.console.values import Scope, Traffic
+from standby.console.values import SPARK_S, Scope, Traffic
 from standby.domain.endpoint import ScalePolicy, Variant
 from standby.domain.instance import InstanceState, Rung
+from standby.gateway import console_side
 from standby.gateway.accounts import Account, Accounts
 from standby.gateway.api.context import Copies
 from standby.gateway.console_side import ConsoleSide
@@ -17,6 +20,7 @@ from standby.gateway.desk import AllRooms, Desk, Grant, Route
 from support.builders import TENANT, an_endpoint, an_instance
 from support.clock import Clock
 from support.cluster import make_node
+from support.slices import at_once
 
 Json = dict[str, Any]
 WHERE = (TENANT, "counted")
@@ -57,8 +61,8 @@ class Side:
     def traffic(self) -> Traffic:
         """What is told after the next second."""
         self.clock.now += 1
-        self.console.sample()
-        return dict(self.console.facts().traffic).get(WHERE, Traffic())
+        at_once(self.console.sample())
+        return dict(at_once(self.console.facts()).traffic).get(WHERE, Traffic())
 
 
 def test_requests_and_errors_are_those_of_the_metrics() -> None:
@@ -108,16 +112,16 @@ def test_an_endpoint_that_was_made_again_has_nothing_of_the_one_before() -> None
 def test_nothing_is_kept_of_endpoints_that_come_and_go_while_nobody_looks() -> None:
     side = Side()
     side.answered(0.1)
-    side.console.sample()
+    at_once(side.console.sample())
     side.deleted()
-    side.console.sample()
+    at_once(side.console.sample())
 
     kept = (side.console._counts, side.console._to_measure, side.console._busy, side.console._measured)
 
     assert [len(one) for one in kept] == [0, 0, 0, 0]
 
 
-def test_what_a_lost_node_held_is_held_by_nobody() -> None:
+async def test_what_a_lost_node_held_is_held_by_nobody() -> None:
     """Its records stay as they were, for no one else may write them: memory would be counted as held for ever."""
     side = Side()
     held = an_instance(endpoint="counted", node="n1", state=InstanceState.READY, rung=Rung.READY, resident_bytes=10**9)
@@ -125,16 +129,58 @@ def test_what_a_lost_node_held_is_held_by_nobody() -> None:
     side.records["nodes"].entries["n1"] = SimpleNamespace(value=make_node("n1"))
     side.records["endpoints"].entries["e"] = SimpleNamespace(value=an_endpoint(name="counted"))
 
-    def seen(seconds: int) -> Json:
+    async def seen(seconds: int) -> Json:
         for _ in range(seconds):
             side.clock.now += 1
-            side.console.sample()
-        return dict(json.loads(side.console.feed.text(Scope(TENANT, admin=True))))
+            at_once(side.console.sample())
+        return dict(json.loads(await side.console.feed.text(Scope(TENANT, admin=True))))
 
-    living, lost, later = seen(10), seen(10), seen(100)
+    living, lost, later = await seen(10), await seen(10), await seen(100)
 
     assert living["totals"]["resident_bytes"] == 10**9
     assert (lost["totals"]["resident_bytes"], lost["instances"], lost["endpoints"][0]["rung"]) == (0, [], "cold")
     assert lost["nodes"][0]["silent"]
+    assert side.console.lost_nodes() == {lost["nodes"][0]["name"]}
     assert later["savings"]["held_gb_s"] == lost["savings"]["held_gb_s"] <= 16
     assert later["savings"]["always_on_gb_s"] > 110
+
+
+def test_what_was_asked_fades_although_nothing_moves() -> None:
+    """Only what has moved is looked at anew: rates and lines move by themselves for a minute."""
+    side = Side()
+    side.traffic()
+    side.answered(0.1, 0.1, 0.1, 0.1, 0.1)
+
+    rates = [side.traffic().rps for _ in range(7)]
+    lines = [side.traffic().spark for _ in range(SPARK_S)]
+
+    assert rates == [1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
+    assert [len(line) for line in lines[-9:]] == [SPARK_S] * 2 + [0] * 7
+    assert lines[0] != lines[1]
+    side.deleted()
+
+
+def test_of_many_endpoints_what_each_has_saved_is_known_within_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_side, "AT_ONCE", 5)
+    side = Side()
+    for number in range(25):
+        held = an_instance(
+            id=f"i{number}", endpoint=f"e{number}", state=InstanceState.ASLEEP, rung=Rung.ASLEEP, resident_bytes=10**9
+        )
+        side.records["endpoints"].entries[f"e{number}"] = SimpleNamespace(value=an_endpoint(name=f"e{number}"))
+        side.records["instances"].entries[f"i{number}"] = SimpleNamespace(value=held)
+
+    def later(seconds: int) -> float:
+        for _ in range(seconds):
+            side.clock.now += 1
+            at_once(side.console.sample())
+        return float(side.console.saved(Scope(TENANT))["held_gb_s"])
+
+    first, then = later(20), later(10)
+    assert len(at_once(side.console.facts()).saved_usd) == 25
+    assert then - first == 250
+    for number in range(20):
+        del side.records["endpoints"].entries[f"e{number}"], side.records["instances"].entries[f"i{number}"]
+    at_the_end = later(1)
+    assert then <= at_the_end <= 25 * 31, "nothing is counted twice"
+    assert later(10) - at_the_end <= 5 * 11

@@ -35,7 +35,7 @@ needs_promtool = pytest.mark.skipif(
 
 
 def promtool(*arguments: str | Path) -> str:
-    ran = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=150, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
