@@ -229,7 +229,7 @@ async def raw(place: AwsPlace, data: bytes) -> RawAnswer:
     client = await RawClient.connect(host, int(port))
     try:
         client.writer.write(data)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             return await client.answer()
     finally:
         client.abort()

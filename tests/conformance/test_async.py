@@ -136,8 +136,9 @@ async def test_an_id_belongs_to_one_request(rig: AsyncRig) -> None:
     error = await refused(rig, "once", InferenceId="mine", Accept="text/plain")
     assert "was used by another request" in error["Message"]
     await rig.appears(first["OutputLocation"])
+    await event_of(rig, "once", "mine")
     await rig.there.until_total("standby_async_queued", "once", 0)
-    assert await rig.there.total("standby_requests_total", "once") == 1
+    await rig.there.until_total("standby_requests_total", "once", 1)
 
 
 async def test_attempts_of_one_sdk_call_are_one_invocation(rig: AsyncRig) -> None:
@@ -149,8 +150,10 @@ async def test_attempts_of_one_sdk_call_are_one_invocation(rig: AsyncRig) -> Non
     assert ids[0] == ids[1] != ids[2]
     assert {answer.status_code for answer in answers} == {202}
     await rig.appears(answers[2].headers["x-amzn-sagemaker-outputlocation"])
+    for inference_id in (ids[0], ids[2]):
+        await event_of(rig, "attempts", inference_id)
     await rig.there.until_total("standby_async_queued", "attempts", 0)
-    assert await rig.there.total("standby_requests_total", "attempts") == 2
+    await rig.there.until_total("standby_requests_total", "attempts", 2)
 
 
 async def test_a_wake_that_takes_longer_than_callers_may_wait(rig: AsyncRig) -> None:

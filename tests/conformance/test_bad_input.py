@@ -28,6 +28,7 @@ from support.aws_plane import TARGETS
 from support.aws_user import BODY, STREAM, TINY, AwsPlace, AwsUser, aws_place
 from support.fake_engine_spec import short_dir
 from support.signed_http import Wire, wire
+from support.waiting import until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(3600)]
 
@@ -203,13 +204,21 @@ async def test_of_two_updates_at_once_one_is_made(place: AwsPlace) -> None:
     """Asked at both gateways at the same moment; the other one is told that the endpoint is busy."""
     user = await place.another("333333333333")
     await user.serving("busy")
-    await user.model("slow", start_delay_s=4)
+    await user.model("slow", start_delay_s=12)
     await user.config("slow", "slow", ProvisionedConcurrency=1)
     callers = [place.at(url, user.key, user.account) for url in place.gateways * 3]
 
+    async def heard(caller: AwsUser) -> bool:
+        try:
+            await caller("describe_endpoint", EndpointName="busy")
+            await caller("describe_endpoint_config", EndpointConfigName="slow")
+        except ClientError:
+            return False
+        return True
+
     for caller in callers:
         # botocore takes its time to make a client; the calls are to begin together.
-        await caller("describe_endpoint", EndpointName="busy")
+        await until(lambda caller=caller: heard(caller), "it has heard of both")  # type: ignore[misc]
 
     async def update(caller: AwsUser) -> str:
         try:

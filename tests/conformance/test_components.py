@@ -47,7 +47,7 @@ async def components(more: Mapping[str, str]) -> AsyncIterator[AwsPlace]:
             }
             await user("create_endpoint_config", EndpointConfigName="base", ProductionVariants=[variant])
             await user("create_endpoint", EndpointName="base", EndpointConfigName="base")
-            async with asyncio.timeout(10):  # with AWS's own pace: its waiter must not need a second look
+            async with asyncio.timeout(25):  # with AWS's own pace: its waiter must not need a second look
                 await asyncio.to_thread(user.client().get_waiter("endpoint_in_service").wait, EndpointName="base")
             yield place
 
@@ -81,7 +81,7 @@ async def until_copies(user: AwsUser, name: str, current: int, status: str = "In
         told = await user("describe_inference_component", InferenceComponentName=name)
         return (told["InferenceComponentStatus"], told["RuntimeConfig"]["CurrentCopyCount"]) == (status, current)
 
-    await until(reached, f"{name} has {current} copies")
+    await until(reached, f"{name} has {current} copies", 60)
 
 
 async def refused(user: AwsUser, endpoint: str = "base", **headers: Any) -> str:
@@ -199,7 +199,9 @@ async def test_strict_has_no_capacity_at_zero(strict: AwsPlace) -> None:
 async def test_strict_wakes_by_the_refused_request_where_a_target_is_registered(strict: AwsPlace) -> None:
     """As with AWS the request fails, and what it has failed for comes."""
     user = strict.user
-    await create(user, "stepped", 0, ASLEEP_SOON)
+    # Long enough that it is still there when it is asked.
+    soon = [{"Key": "standby:keep-ready", "Value": "8s"}, {"Key": "standby:keep-asleep", "Value": "0s"}]
+    await create(user, "stepped", 0, soon)
     target = {**COPIES, "ResourceId": "inference-component/stepped"}
     await scaling(user, "register_scalable_target", **target, MinCapacity=0, MaxCapacity=1)
     assert "has no capacity" in await refused(user, InferenceComponentName="stepped")
@@ -217,9 +219,13 @@ async def test_a_component_is_counted_under_its_endpoints_name(generous: AwsPlac
     await create(user, "counted", 0)
     await user.invoke("base", InferenceComponentName="counted")
     dimensions = 'EndpointName="base",InferenceComponentName="counted"'
-    text = (await generous.up.api.get("/metrics")).text
-    (line,) = [one for one in text.splitlines() if one.startswith("standby_aws_Invocations_total{") and dimensions in one]
-    assert line.endswith(" 1.0")
+
+    async def counted() -> bool:
+        text = (await generous.up.api.get("/metrics")).text
+        lines = [one for one in text.splitlines() if one.startswith("standby_aws_Invocations_total{") and dimensions in one]
+        return [line.rpartition(" ")[2] for line in lines] == ["1.0"]
+
+    await until(counted)
     await user("delete_inference_component", InferenceComponentName="counted")
 
 

@@ -84,7 +84,7 @@ async def test_a_containers_refusal_is_a_model_error(there: RuntimeRig, operatio
     assert 'Received client error (400) from primary with message "' in told["Error"]["Message"]
     assert attempts(raised.value) == 1
     assert len(there.asked) == 1
-    assert there.gateway.accounts.outcomes == ["engine_4xx"]
+    await until(lambda: there.gateway.accounts.outcomes == ["engine_4xx"])
 
 
 @pytest.mark.check(19)
@@ -108,7 +108,7 @@ async def test_beyond_max_concurrency_is_throttled(monkeypatch: pytest.MonkeyPat
         assert attempts(raised.value) == 3
         release.set()
         assert [answer["Body"] for answer in await asyncio.gather(*running)] == [ANSWER] * 4
-        assert sorted(there.gateway.accounts.outcomes) == ["ok"] * 4 + ["throttled"] * 3
+        await until(lambda: sorted(there.gateway.accounts.outcomes) == ["ok"] * 4 + ["throttled"] * 3)
         assert len(there.asked) == 4
 
 
@@ -175,7 +175,7 @@ async def test_an_answer_above_the_limit_is_a_model_error() -> None:
 @pytest.mark.parametrize("operation", ["invoke", "stream"])
 async def test_a_model_that_does_not_answer_in_time(operation: str) -> None:
     """AWS's words; not repeated by the SDK, and the engine is free again."""
-    async with runtime_rig(invocation_limit_s=0.3) as there:
+    async with runtime_rig(invocation_limit_s=2.0) as there:
         there.answers(until_gone)
         with pytest.raises(ClientError) as raised:
             await getattr(there, operation)()
@@ -184,7 +184,7 @@ async def test_a_model_that_does_not_answer_in_time(operation: str) -> None:
         assert "Your invocation timed out while waiting for a response from container primary" in told["Error"]["Message"]
         assert attempts(raised.value) == 1
         await there.asked[0].gone.wait()
-        assert there.gateway.accounts.outcomes == ["invocation_timeout"]
+        await until(lambda: there.gateway.accounts.outcomes == ["invocation_timeout"])
         await there.engine.idle()
 
 
@@ -242,7 +242,7 @@ async def test_wishes_that_are_granted(there: RuntimeRig) -> None:
 
 
 async def test_a_retry_joins_the_run_that_it_repeats(there: RuntimeRig) -> None:
-    """The client gives up and asks again, twice; the engine is asked once, and the third attempt has the answer."""
+    """The client gives up and asks again, and again; the engine is asked once, and the last attempt has the answer."""
     release = asyncio.Event()
 
     async def slow(call: Call) -> None:
@@ -250,14 +250,15 @@ async def test_a_retry_joins_the_run_that_it_repeats(there: RuntimeRig) -> None:
         await call.json(200, ANSWER)
 
     there.answers(slow)
-    client = there.client(read_timeout=1)
+    client = there.client(read_timeout=3)
     asking = asyncio.create_task(there.invoke(client=client))
-    await until(lambda: there.gateway.accounts.outcomes == ["joined"])
+    await until(lambda: "joined" in there.gateway.accounts.outcomes)
     release.set()
     assert (await asking)["Body"] == ANSWER
     assert len(there.asked) == 1
-    assert sorted(there.gateway.accounts.outcomes) == ["joined", "ok"]
-    assert there.gateway.plane.runs.running == 0
+    await until(lambda: there.gateway.accounts.outcomes.count("ok") == 1)
+    assert set(there.gateway.accounts.outcomes) == {"joined", "ok"}
+    await until(lambda: there.gateway.plane.runs.running == 0)
 
 
 async def test_a_retry_after_the_run_has_ended_gets_what_came_out_of_it() -> None:
@@ -289,7 +290,7 @@ async def test_a_retry_after_the_run_has_ended_gets_what_came_out_of_it() -> Non
 
 
 async def test_a_client_that_gives_up_for_good_frees_the_engine() -> None:
-    async with runtime_rig(linger_s=0.2) as there:
+    async with runtime_rig(linger_s=4.0) as there:
         there.answers(until_gone)
         with pytest.raises(ReadTimeoutError):
             await there.invoke(client=there.client(read_timeout=0.5, retries={"total_max_attempts": 2}))
@@ -297,7 +298,7 @@ async def test_a_client_that_gives_up_for_good_frees_the_engine() -> None:
         await there.asked[0].gone.wait()
         await there.engine.idle()
         await until(lambda: there.gateway.plane.runs.running == 0)
-        assert sorted(there.gateway.accounts.outcomes) == ["client_gone", "joined"]
+        await until(lambda: sorted(there.gateway.accounts.outcomes) == ["client_gone", "joined"])
 
 
 async def test_other_tenants_and_other_bodies_never_join(there: RuntimeRig) -> None:

@@ -41,11 +41,11 @@ async def test_two_engines_run_at_once_where_an_earlier_life_has_left_its_socket
             left.bind(str(folder / "engine.sock"))
     handles = [await case.adapter.start(spec) for spec in specs]
     try:
-        await asyncio.gather(*(case.adapter.wait_loaded(handle, 90) for handle in handles))
+        await asyncio.gather(*(case.adapter.wait_loaded(handle, 180) for handle in handles))
         assert handles[0].address != handles[1].address
         assert all([ANSWER in text_of(await ask(handle)) for handle in handles])
     finally:
-        ended = [await case.adapter.stop(handle, 10) for handle in handles]
+        ended = [await case.adapter.stop(handle, 60) for handle in handles]
     assert all(status.ok or status.signal_number == signal.SIGTERM for status in ended)
     for handle in handles:
         nothing_left(handle)
@@ -60,7 +60,7 @@ async def test_an_engine_that_hangs_fails_its_probe_in_time_and_one_that_was_kil
         with pytest.raises(EngineError):
             await case.adapter.load(handle, 0.5)
         handle.process.send(signal.SIGKILL)
-        assert (await asyncio.wait_for(handle.exited, 10)).words == "killed by signal 9 (SIGKILL)"
+        assert (await asyncio.wait_for(handle.exited, 60)).words == "killed by signal 9 (SIGKILL)"
     nothing_left(handle)
 
 
@@ -70,7 +70,7 @@ async def test_a_sleeping_engine_can_be_stopped(case: Case) -> None:
             await refuses_to_sleep(case.adapter, handle)
             return
         await case.adapter.suspend(handle)
-        status = await case.adapter.stop(handle, 10)
+        status = await case.adapter.stop(handle, 60)
         assert status.ok or status.signal_number == signal.SIGTERM
     nothing_left(handle)
 
@@ -83,7 +83,7 @@ async def test_a_sleeping_engine_that_was_killed_cannot_be_resumed(case: Case) -
             return
         await case.adapter.suspend(handle)
         handle.process.send(signal.SIGKILL)
-        await asyncio.wait_for(handle.exited, 5)
+        await asyncio.wait_for(handle.exited, 60)
         with pytest.raises(EngineError, match=r"ended while it slept: killed by signal 9"):
             await case.adapter.resume(handle)
     nothing_left(handle)

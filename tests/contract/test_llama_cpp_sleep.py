@@ -28,5 +28,5 @@ async def test_an_engine_asleep_is_stopped_and_has_given_everything_back() -> No
         assert resident(handle.pid).anonymous < 64 * 2**20
         assert result.kept == ""
         await case.adapter.resume(handle)
-        await case.adapter.probe(handle, 10)
+        await case.adapter.probe(handle, 60)
         assert text_of(await ask(handle)) == first == ANSWER

@@ -54,7 +54,7 @@ class Rig:
         wanted = an_assignment(model=self.model, rung=rung, intent=f"order-{self._orders}", **changes)
         await self.tables.assignments.put("n1.i1", wanted)
 
-    async def until(self, holds: Callable[[Instance], bool], limit: float = 30.0) -> Instance:
+    async def until(self, holds: Callable[[Instance], bool], limit: float = 60.0) -> Instance:
         """Return the instance's record as soon as ``holds`` is true of it."""
         async with asyncio.timeout(limit):
             while True:
@@ -68,7 +68,7 @@ class Rig:
         """Send a request to the door as a gateway does."""
         headers = {"x-standby-token": TOKEN, "x-standby-instance": record.id, "x-standby-epoch": str(record.epoch)}
         body = {"messages": [{"role": "user", "content": question}], "max_tokens": 16, "temperature": 0}
-        async with httpx.AsyncClient(timeout=30) as client:
+        async with httpx.AsyncClient(timeout=60) as client:
             return await client.post(f"http://{record.door}/v1/chat/completions", headers=headers, json=body)
 
 
@@ -131,14 +131,14 @@ async def test_up_and_down_the_ladder(rig: Rig) -> None:
     assert (staged.resident_bytes, rig.parts.agent.effects.memory.ledger.reserved) == (0, 0)
 
     await rig.tables.assignments.delete("n1.i1")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while "n1.i1" in rig.instances.entries:
             await asyncio.sleep(0.01)
     assert rig.parts.agent.instances == {}
 
 
 async def test_the_record_says_which_engines_run_here_and_why_the_others_do_not(rig: Rig) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (entry := (await rig.tables.nodes.list()).get("n1")) is None:
             await asyncio.sleep(0.01)
     record = entry.value
@@ -155,7 +155,7 @@ async def test_a_repeated_and_an_outdated_order_change_nothing(rig: Rig) -> None
     await rig.order(Rung.READY, leader_epoch=4)
     marker = an_assignment(instance="i2", model=rig.model, rung=Rung.STAGED, intent="marker", leader_epoch=5)
     await rig.tables.assignments.put("n1.i2", marker)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while (entry := rig.instances.entries.get("n1.i2")) is None or entry.value.state is not InstanceState.STAGED:
             await asyncio.sleep(0.01)
     assert rig.instances.entries["n1.i1"].value.state is InstanceState.STAGED

@@ -52,7 +52,7 @@ class Rig:
         await self.tables.assignments.put("n1.i1", wanted)
 
     async def until(self, holds: Callable[[Instance], bool]) -> Instance:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while True:
                 entry = self.instances.entries.get("n1.i1")
                 if entry is not None and holds(entry.value):

@@ -38,12 +38,12 @@ class Rig:
 
     async def order(self, action: NodeAction) -> NodeAnswer:
         order = NodeOrder(action=action, by="ops")
-        return NodeAnswer.model_validate_json(await self.bus.request(mode_subject("n1"), order.encode(), 10))
+        return NodeAnswer.model_validate_json(await self.bus.request(mode_subject("n1"), order.encode(), 60))
 
     async def said(self, mode: NodeMode) -> str:
         """Wait until the node's own record says so, and return its reason."""
         nodes = (await open_tables(self.bus)).nodes
-        end = time.monotonic() + 15
+        end = time.monotonic() + 60
         while time.monotonic() < end:
             entry = await nodes.get("n1")
             if entry is not None and entry.value.mode is mode:
@@ -97,4 +97,4 @@ async def test_a_node_that_is_told_to_stop_says_so(rig: Rig) -> None:
 async def test_an_order_that_is_none(rig: Rig) -> None:
     async with rig.agent():
         with pytest.raises(InvalidInput, match="no order for a node"):
-            await rig.bus.request(mode_subject("n1"), b'{"action": "explode"}', 10)
+            await rig.bus.request(mode_subject("n1"), b'{"action": "explode"}', 60)

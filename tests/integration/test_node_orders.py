@@ -34,23 +34,26 @@ class Rig:
 
     async def order(self, action: CacheAction, artifact: str = "", intent: str = "") -> CacheAnswer:
         order = CacheOrder(intent=intent or f"{action.value}-{artifact}", action=action, artifact=artifact, by="ops")
-        return CacheAnswer.model_validate_json(await self.bus.request(command_subject("n1"), order.encode(), 10))
+        return CacheAnswer.model_validate_json(await self.bus.request(command_subject("n1"), order.encode(), 60))
 
     async def said(self) -> CachedArtifact:
-        """Return what the node's own record says of its only artifact, as soon as it says how much is in memory."""
+        """Return what the node's own record says of its only artifact, once it says that it is pinned, and what is in memory.
+
+        A record that was on its way when the order came does not say it yet.
+        """
         found: asyncio.Future[CachedArtifact] = asyncio.get_running_loop().create_future()
 
         def look() -> None:
             for entry in mirror.entries.values():
                 for item in entry.value.artifacts:
-                    if item.resident_bytes is not None and not found.done():
+                    if item.pinned and item.resident_bytes is not None and not found.done():
                         found.set_result(item)
 
         mirror = Mirror((await open_tables(self.bus)).nodes, lambda *_change: look())
         await mirror.start()
         look()
         try:
-            return await asyncio.wait_for(found, 15)
+            return await asyncio.wait_for(found, 60)
         finally:
             await mirror.stop()
 
@@ -95,4 +98,4 @@ async def test_list_pin_evict(rig: Rig, tmp_path: Path) -> None:
 async def test_a_node_that_is_not_there(rig: Rig) -> None:
     order = CacheOrder(intent="a", action=CacheAction.LIST)
     with pytest.raises(Unavailable, match=r"nobody answers on command.n2"):
-        await rig.bus.request(command_subject("n2"), order.encode(), 10)
+        await rig.bus.request(command_subject("n2"), order.encode(), 60)

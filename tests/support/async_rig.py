@@ -15,7 +15,7 @@ import boto3
 import obstore
 from botocore.config import Config
 
-from support.deployment import QUESTION, Deployment, deployment
+from support.deployment import DEADLINE_S, QUESTION, Deployment, deployment
 from support.fake_engine_spec import Option
 from support.s3_server import S3Server, s3_server
 
@@ -94,7 +94,7 @@ class AsyncRig:
         found = [meta["path"] async for page in obstore.list(store, prefix or None) for meta in page]
         return {key: bytes(await (await obstore.get_async(store, key)).bytes_async()) for key in found}
 
-    async def appears(self, uri: str, within_s: float = 30.0) -> bytes:
+    async def appears(self, uri: str, within_s: float = DEADLINE_S) -> bytes:
         """Wait for an object and return it."""
         key = uri.removeprefix(f"s3://{BUCKET}/")
 

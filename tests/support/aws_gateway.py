@@ -76,7 +76,7 @@ class AwsGateway:
         """Wait until the gateway has heard of the key."""
         client = self.client("sts", key)
 
-        deadline = time.monotonic() + 10.0
+        deadline = time.monotonic() + 60.0
         while True:
             try:
                 await self.call(client.get_caller_identity)

@@ -12,7 +12,7 @@ from playwright.async_api import Browser, Page, async_playwright
 
 CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 ABSENT: Final = "no Chromium on this machine: apt-get install chromium"
-DEADLINE_MS: Final = 15_000
+DEADLINE_MS: Final = 60_000
 
 
 @dataclass
@@ -40,6 +40,15 @@ class Console:
     async def text(self, selector: str) -> str:
         """What an element shows."""
         return await self.page.inner_text(selector)
+
+    async def shows(self, selector: str, words: str) -> None:
+        """Wait until an element shows these words."""
+        script = "([selector, words]) => document.querySelector(selector)?.innerText.includes(words)"
+        await self.until(script, [selector, words])
+
+    async def is_drawn(self) -> None:
+        """Wait until the page was drawn twice: whatever moves by what has happened so far moves by then."""
+        await self.page.evaluate("new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(drawn)))")
 
     async def until(self, script: str, argument: object = None) -> Any:
         """Wait until a JavaScript function is true of the page."""

@@ -84,7 +84,7 @@ async def _load(browser: Browser, feed: Feed) -> tuple[float, float, float]:
         await console.page.reload(wait_until="commit")
         await console.page.wait_for_selector("#ladder")
         board = await console.page.evaluate("performance.now()")
-        paint = await console.page.evaluate(_FIRST_PAINT)
+        paint = await (await console.until(f"() => {_FIRST_PAINT}")).json_value()
         return _weight(console), float(paint), float(board)
 
 

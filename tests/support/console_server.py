@@ -20,7 +20,7 @@ from standby.console.files import console_routes
 
 Json = dict[str, Any]
 KEY: Final = "sk-standby-0123456789abcdef-secret"
-_START_S: Final = 10.0
+_START_S: Final = 60.0
 
 
 @dataclass

@@ -31,7 +31,9 @@ from support.gguf_builder import gguf
 from support.raw_http import RawClient
 
 Json = dict[str, Any]
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
+"""Ends a test that would hang; nothing is proven by it."""
+_KILLED_S = 5.0
 QUESTION = [{"role": "user", "content": "Name the capital of France."}]
 PARIS = "The capital of France is Paris."
 
@@ -44,6 +46,7 @@ class Deployment:
     artifacts: Path
     events: list[Json] = field(default_factory=list)
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)
+    _fences: int = 0
     _client: httpx.AsyncClient = field(init=False)
     _models: dict[str, str] = field(default_factory=dict)
     _connections: list[RawClient] = field(default_factory=list)
@@ -51,9 +54,8 @@ class Deployment:
     # ---- requests ----------------------------------------------------------------------------------------------
 
     def url(self, gateway: int = 0) -> str:
-        """The address of a gateway; after a restart it may be another one."""
-        port_file = Path(self.stack.children[gateway_name(gateway)].environment["STANDBY_PORT_FILE"])
-        return f"http://127.0.0.1:{port_file.read_text()}"
+        """The address of a gateway; a restart does not change it."""
+        return self.stack.urls[gateway]
 
     async def call(self, method: str, path: str, *, gateway: int = 0, **options: Any) -> httpx.Response:
         """Make one request, whatever the answer; ``options`` as httpx takes them."""
@@ -180,6 +182,31 @@ class Deployment:
         """The events of a kind, in order."""
         return [one for one in self.events if one["kind"] == kind and one["endpoint"] == endpoint]
 
+    def states(self, endpoint: str) -> list[str]:
+        """What its instances came to, by the node's own events so far."""
+        return [one["after"] for one in self.of_kind("transition", endpoint)]
+
+    async def became(self, endpoint: str, state: str, times: int = 1) -> None:
+        """Wait for the news that it came to a state so often; an answer may be there before its news."""
+        await self.happened(lambda: self.states(endpoint).count(state) >= times, f"news: {endpoint} is {state}, {times} times")
+
+    async def all_is_told(self) -> None:
+        """Wait until whatever was asked for before this has been decided, acted upon and told.
+
+        Another endpoint is asked behind it and climbs: its demand, its assignment and its events go the same ways.
+        """
+        self._fences += 1
+        name = await self.endpoint(f"fence-{self._fences}", keep_ready="0s", keep_asleep="0s")
+        for gateway in reversed(range(len(self.stack.urls))):
+            assert (await self.invoke(name, gateway=gateway, max_tokens=1)).status_code == 200
+        await self.became(name, "ready")
+        await self.api("DELETE", f"/endpoints/{name}")
+
+        async def gone() -> bool:
+            return (await self.call("GET", f"/api/v1/endpoints/{name}")).status_code == 404
+
+        await self.until(gone, f"{name} is gone")
+
     async def happened(self, condition: Callable[[], Any], why: str, within_s: float = DEADLINE_S) -> None:
         """Wait until ``condition`` is true of the events so far."""
         try:
@@ -226,10 +253,16 @@ class Deployment:
         assert found is not None, f"{endpoint} has no instance"
         sockets = list(self._run_dir().glob(f"{found['id']}-*/engine.sock"))
         assert len(sockets) == 1, sockets
-        async with asyncio.timeout(DEADLINE_S):
-            answer = await request(sockets[0], "GET", "/stats")
-        counts: dict[str, int] = json.loads(answer.body)
-        return counts
+        return await _stats(sockets[0])
+
+    async def active(self, endpoint: str) -> int:
+        """How many requests the endpoint's engine works on; 0 where none of it listens, as between two lives."""
+        found = await self.instance(endpoint) or {"id": "nobody"}
+        active = 0
+        for socket in self._run_dir().glob(f"{found['id']}-*/engine.sock"):
+            with contextlib.suppress(OSError):
+                active += (await _stats(socket))["active"]
+        return active
 
     def engines(self) -> list[psutil.Process]:
         """Processes that run the fake engine now, whoever is their parent."""
@@ -273,6 +306,7 @@ class Deployment:
         while True:
             with contextlib.suppress(httpx.HTTPError):
                 async with self._client.stream("GET", f"{self.url()}/api/v1/events?replay=1000", timeout=None) as answer:
+                    answer.raise_for_status()
                     async for line in answer.aiter_lines():
                         standing.set()
                         if line.startswith("data:") and (event := json.loads(line[5:]))["id"] not in seen:
@@ -284,7 +318,7 @@ class Deployment:
 
     def __post_init__(self) -> None:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
-        self._client = httpx.AsyncClient(headers=self.stack.headers(), timeout=60.0, trust_env=False, limits=limits)
+        self._client = httpx.AsyncClient(headers=self.stack.headers(), timeout=2 * DEADLINE_S, trust_env=False, limits=limits)
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -326,12 +360,21 @@ async def deployment(
                 bystanders = [] if stack.nats is None or stack.nats.pid is None else [psutil.Process(stack.nats.pid)]
         finally:
             shutil.copytree(root / "logs", tmp_path / f"logs-{uuid4().hex[:6]}")
+            await _until_ended(root)
             left = [describe(process) for process in processes_marked(root)]
             for process in processes_marked(root):
                 with contextlib.suppress(psutil.Error):
                     process.kill()
         assert not left, f"left over: {left}"
         assert not [process for process in bystanders if process.is_running()], "nats-server is left over"
+
+
+async def _until_ended(root: Path) -> None:
+    """Let the kernel finish what was killed: that takes a moment, and what was forgotten does not end by itself."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_KILLED_S):
+            while processes_marked(root):
+                await asyncio.sleep(0.05)
 
 
 async def _follow(there: Deployment, cleanup: AsyncExitStack) -> None:
@@ -345,6 +388,13 @@ async def _follow(there: Deployment, cleanup: AsyncExitStack) -> None:
     cleanup.push_async_callback(end)
     async with asyncio.timeout(DEADLINE_S):
         await standing.wait()
+
+
+async def _stats(socket: Path) -> dict[str, int]:
+    async with asyncio.timeout(DEADLINE_S):
+        answer = await request(socket, "GET", "/stats")
+    counts: dict[str, int] = json.loads(answer.body)
+    return counts
 
 
 def gateway_name(number: int) -> str:

@@ -68,7 +68,7 @@ class Rig:
 
     async def idle(self) -> None:
         """Wait until nothing is in flight."""
-        assert await self.door.drained(INSTANCE, 10.0)
+        assert await self.door.drained(INSTANCE, 30.0)
 
 
 @contextlib.asynccontextmanager

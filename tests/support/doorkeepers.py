@@ -54,7 +54,7 @@ class Doorkeeper:
             aws_access_key_id=key.id,
             aws_secret_access_key=pair.secret,
             aws_session_token=pair.token,
-            config=Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=5),
+            config=Config(retries={"total_max_attempts": 1}, connect_timeout=60, read_timeout=60),
         )
 
 

@@ -24,9 +24,9 @@ def client(handle: EngineHandle) -> httpx.AsyncClient:
     """A client whose addresses begin at the engine."""
     if isinstance(handle.address, Path):
         transport = httpx.AsyncHTTPTransport(uds=str(handle.address))
-        return httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=30)
+        return httpx.AsyncClient(transport=transport, base_url="http://engine", timeout=60)
     host, port = handle.address
-    return httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=30, trust_env=False)
+    return httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60, trust_env=False)
 
 
 async def ask(handle: EngineHandle, **changes: object) -> dict[str, Any]:

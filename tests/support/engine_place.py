@@ -22,6 +22,12 @@ class EnginePlace:
         assert instance is not None
         return self.reality.tree(instance["id"])
 
+    async def family(self, endpoint: str) -> list[psutil.Process]:
+        """The same, and none where it has no engine."""
+        instance = await self.there.instance(endpoint) or {}
+        recorded = any(one.instance == instance.get("id") for one in self.reality.records())
+        return self.reality.tree(instance["id"]) if recorded else []
+
     async def begun(self, endpoint: str) -> bool:
         """Whether the process of the endpoint's only engine is there."""
         instance = await self.there.instance(endpoint) or {}

@@ -28,9 +28,10 @@ kv_used              what it tells of its key-value cache while requests run; 0 
 priority, adapters   what its adapter says of it: whether it goes by priority, and LoRA adapters, joined by commas
 ===================  ====================================================================================
 
-A single completion whose body has ``fail_with`` is answered with that status, one with ``poison`` kills the process. One
-with a ``nonce`` gets it back as its tokens, ``<nonce>:0 <nonce>:1 …``. One that asks for ``logprobs`` gets each token with
-a second best one: 3 nats behind it, every ``near_tie``-th token 0.05.
+A single completion whose body has ``fail_with`` is answered with that status, one with ``poison`` kills the process, one
+with ``hold`` gets no token until its client leaves. One with a ``nonce`` gets it back as its tokens, ``<nonce>:0 <nonce>:1
+…``. One that asks for ``logprobs`` gets each token with a second best one: 3 nats behind it, every ``near_tie``-th token
+0.05.
 
 ``GET /metrics`` are Prometheus figures: ``fake:requests_running``, ``fake:requests_waiting``, ``fake:tokens_total``,
 ``fake:kv_used``.
@@ -176,16 +177,16 @@ class FakeEngine:
         end = 10**9 if asked.get("ignore_eos") else int(self.knobs.get("tokens", len(words)))
         limit = min(end, int(asked.get("max_tokens") or 10**9))
         for number in range(limit):
-            await self.pause(gone)
+            await self.pause(gone, hold=bool(asked.get("hold")))
             if number == self.knobs.get("die_after_tokens"):
                 os.kill(os.getpid(), signal.SIGKILL)
             self.stats["tokens"] += 1
             word = f"{asked['nonce']}:{number}" if "nonce" in asked else words[number % len(words)]
             yield ("" if number == 0 else " ") + word
 
-    async def pause(self, gone: asyncio.Future[bytes]) -> None:
+    async def pause(self, gone: asyncio.Future[bytes], *, hold: bool = False) -> None:
         stalled = self.knobs.get("stall") or time.monotonic() - self.began >= float(self.knobs.get("stall_after_s", "inf"))
-        delay = None if stalled else float(self.knobs.get("token_delay_ms", 0)) / 1000
+        delay = None if hold or stalled else float(self.knobs.get("token_delay_ms", 0)) / 1000
         await asyncio.wait([gone], timeout=delay)
         if gone.done():
             raise Aborted

@@ -62,7 +62,7 @@ async def running(adapter: EngineAdapter, spec: EngineSpec, *, loaded: bool = Tr
     handle = await adapter.start(spec)
     try:
         if loaded:
-            await adapter.wait_loaded(handle, 30)
+            await adapter.wait_loaded(handle, 120)
         yield handle
     finally:
         await adapter.stop(handle, 1)

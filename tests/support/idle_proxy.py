@@ -6,6 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Final
+
+_TICKS: Final = 10
 
 
 @dataclass
@@ -24,7 +27,7 @@ class IdleProxy:
         up = asyncio.create_task(self._pump(reader, to_writer))
         self.tasks.add(up)
         try:
-            while data := await asyncio.wait_for(to_reader.read(65536), self.limit_s):
+            while data := await self._heard(to_reader):
                 writer.write(data)
         except TimeoutError:
             self.cut += 1
@@ -32,6 +35,18 @@ class IdleProxy:
             up.cancel()
             to_writer.close()
             writer.close()
+
+    async def _heard(self, reader: asyncio.StreamReader) -> bytes:
+        """Read on. Raises TimeoutError at the limit, which is counted in ticks: when this process stands still, so does it."""
+        reading = asyncio.ensure_future(reader.read(65536))
+        try:
+            for _ in range(_TICKS):
+                await asyncio.wait({reading}, timeout=self.limit_s / _TICKS)
+                if reading.done():
+                    return reading.result()
+            raise TimeoutError
+        finally:
+            reading.cancel()
 
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):

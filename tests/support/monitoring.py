@@ -30,7 +30,7 @@ from support.waiting import until
 
 Json = dict[str, Any]
 PROGRAMS: Final = ("prometheus", "promtool", "prometheus-alertmanager")
-WITHIN_S: Final = 30.0
+WITHIN_S: Final = 60.0
 SHORT: Final[Mapping[str, str]] = {
     "5m": "10s", "15m": "30s", "30m": "10s", "1h": "20s", "6h": "60s", "1d": "2m",
 }  # fmt: skip
@@ -101,7 +101,7 @@ async def monitoring(folder: Path, targets: Path) -> AsyncIterator[Monitoring]:
     """Watch the processes that ``targets`` names until the block ends; everything of it lies in ``folder``."""
     first, second = free_ports(2)
     async with AsyncExitStack() as cleanup:
-        client = await cleanup.enter_async_context(httpx.AsyncClient(timeout=10.0, trust_env=False))
+        client = await cleanup.enter_async_context(httpx.AsyncClient(timeout=WITHIN_S, trust_env=False))
         watch = Monitoring(f"http://127.0.0.1:{first}", f"http://127.0.0.1:{second}", client)
         receiver = await asyncio.start_server(_receiver(watch.told), "127.0.0.1", 0)
         cleanup.push_async_callback(receiver.wait_closed)
@@ -120,7 +120,7 @@ def shortened(rules: str) -> str:
 
 def _prometheus(folder: Path, targets: Path, port: int, alertmanager: int) -> list[str]:
     config = yaml.safe_load((INFRA / "prometheus" / "prometheus.yml").read_text())
-    config["global"] = {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"}
+    config["global"] = {"scrape_interval": "2s", "scrape_timeout": "2s", "evaluation_interval": "1s"}
     config["alerting"]["alertmanagers"][0]["static_configs"][0]["targets"] = [f"127.0.0.1:{alertmanager}"]
     config["scrape_configs"][0]["file_sd_configs"][0] |= {"files": [str(targets)], "refresh_interval": "1s"}
     for path in RULE_FILES:

@@ -16,6 +16,7 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from support.waiting import until
 
 PATH = "/v1/traces"
+LIMIT_S = 60.0
 KINDS = {1: "internal", 2: "server", 3: "client", 4: "producer", 5: "consumer"}
 
 
@@ -73,7 +74,7 @@ class Receiver:
 
     async def until_told(self, trace: str, *names: str) -> list[Received]:
         """Wait until a trace has spans of all these names, and return all of its spans."""
-        await until(lambda: set(names) <= {span.name for span in self.of(trace)}, f"{trace} has {names}: {self.spans}")
+        await until(lambda: set(names) <= {span.name for span in self.of(trace)}, f"{trace} has {names}", LIMIT_S)
         return self.of(trace)
 
     def take(self, body: bytes) -> None:

@@ -19,7 +19,7 @@ from standby.bench.files import Document
 from standby.bench.statistics import nearest_rank
 
 SUPPORT: Final = Path(__file__).resolve().parent
-_DEADLINE_S: Final = 15.0
+_DEADLINE_S: Final = 60.0
 
 _NGINX: Final = """
 daemon off; master_process off; worker_processes 1; pid {folder}/nginx.pid; error_log stderr error;

@@ -31,6 +31,7 @@ _ENDINGS: Final = {
 _LEVELS: Final[Mapping[str, frozenset[str]]] = {
     "endpoint": frozenset({"tenant", "endpoint"}),
     "node_rung": frozenset({"node", "rung"}),
+    "node_rung_engine_version": frozenset({"node", "rung", "engine", "version"}),
     "node_device": frozenset({"node", "device", "kind"}),
     "node": frozenset({"node"}),
     "component": frozenset({"component"}),

@@ -24,7 +24,7 @@ NODE = "n1"
 
 def tracing_to(url: str, *, ratio: float = 0.0, callers: bool = True, limit: int = 4096) -> Tracing:
     """What traces to a collector at this address."""
-    exporter = Exporter(traces_url(url), {"x-collector": "yes"}, {"service.name": "test"}, limit_s=0.3)
+    exporter = Exporter(traces_url(url), {"x-collector": "yes"}, {"service.name": "test"}, limit_s=30.0)
     return Tracing(exporter, Sampler(ratio, callers), limit=limit, every_s=0.05)
 
 
@@ -40,4 +40,4 @@ async def traced(
     try:
         yield ends
     finally:
-        await ends.close(5)
+        await ends.close(30)

@@ -171,8 +171,8 @@ class StandIn(FakeEngine):
             return "priority: Input should be between 0 and 1"
         return "logprobs are not supported" if self.knobs.get("refuse_logprobs") and "logprobs" in asked else None
 
-    async def pause(self, gone: asyncio.Future[bytes]) -> None:
-        delay = None if self.knobs.get("stall") else float(self.knobs.get("token_delay_ms", 0)) / 1000
+    async def pause(self, gone: asyncio.Future[bytes], *, hold: bool = False) -> None:
+        delay = None if hold or self.knobs.get("stall") else float(self.knobs.get("token_delay_ms", 0)) / 1000
         if gone not in self.looks:
             self.looks[gone] = asyncio.ensure_future(look_for_departure(gone))
         await asyncio.wait([self.looks[gone]], timeout=delay)

@@ -23,6 +23,7 @@ TELLS: Final[tuple[tuple[type, str], ...]] = (
     (Account, "streamed"),
     (RequestEnds, "__call__"),
     (Tracing, "head"),
+    (Tracing, "begin"),
 )
 
 

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import psutil
 
+from support.reality import alive
 from support.waiting import until
 
 BIN = Path(sys.executable).parent
@@ -117,7 +118,7 @@ class Up:
 
     def leftovers(self) -> list[psutil.Process]:
         """Those of the noted processes that still run."""
-        return [item for item in self._seen if item.is_running() and item.status() != psutil.STATUS_ZOMBIE]
+        return [item for item in self._seen if alive(item)]
 
     async def call(self, method: str, path: str, body: object = None) -> Any:
         """Make one call of the control API, which must succeed."""
@@ -181,7 +182,7 @@ async def up(state: Path, more: Mapping[str, str] | None = None, *options: str) 
             running = Up(process, state, log, shell, known["url"], known["api_key"], api)
             yield running
             await running.stop()
-        assert not running.leftovers()
+        await until(lambda: not running.leftovers(), "nothing is left of it")
     finally:
         if process.returncode is None:
             process.kill()

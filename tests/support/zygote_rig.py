@@ -20,7 +20,7 @@ from standby.runtime.zygote.host import Zygote, ZygotePlan
 from support.waiting import until
 
 TESTS: Final = Path(__file__).parents[1]
-START_LIMIT_S: Final = 30.0
+START_LIMIT_S: Final = 90.0
 
 
 def plan(*, fork_limit_s: float = 10.0, profile: str = "support.zygote_profile", **knobs: object) -> ZygotePlan:

@@ -22,11 +22,11 @@ from support.dashboards import files
 from support.deployment import Deployment, Json
 from support.fake_engine_spec import Option
 from support.gguf_builder import gguf
-from support.monitoring import Monitoring, needs_prometheus
+from support.monitoring import WITHIN_S, Monitoring, needs_prometheus
 from support.waiting import until
 from support.watched import Watched
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), needs_prometheus]
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400), needs_prometheus]
 
 SCRIPTED_GPUS = Path(promql.__file__).with_name("scripted_gpu")
 TENANT = "000000000000"
@@ -49,14 +49,14 @@ async def test_nothing_fires_at_rest(both: Watched) -> None:
         found = await watch.query("sum by (component) (up)")
         return {(labels["component"], value) for labels, value in found} == {("gateway", 1), ("node", 1), ("controller", 1)}
 
-    await until(all_scraped, "all processes are scraped")
-    await until(lambda: quiet(watch), "nothing fires")
+    await until(all_scraped, "all processes are scraped", WITHIN_S)
+    await until(lambda: quiet(watch), "nothing fires", WITHIN_S)
     groups = (await watch.client.get(f"{watch.prometheus}/api/v1/rules")).json()["data"]["groups"]
     assert {rule["name"] for group in groups for rule in group["rules"]} >= NAMES
     assert [rule["lastError"] for group in groups for rule in group["rules"] if rule.get("lastError")] == []
     # A counter's growth is known from its second value on.
     await climbs(there, "first", 2, {})
-    await until(lambda: watch.query('standby_activation_seconds_count{rung="staged"}'), "the first climb is known")
+    await until(lambda: watch.query('standby_activation_seconds_count{rung="staged"}'), "the first climb is known", WITHIN_S)
     await climbs(there, "quick", QUICK, {})
 
 
@@ -90,9 +90,9 @@ async def test_a_failing_engine_opens_its_breaker_and_spends_the_error_budget(bo
         await asyncio.gather(*(there.invoke("failing", fail_with=500) for _ in range(8)))
         return bool(watch.notifications(name, severity, endpoint="failing"))
 
-    await until(lambda: told("BreakerOpen", "p1"), "the breaker's alert is delivered", 30.0)
-    await until(lambda: told("ErrorRatio", "p0"), "the fast burn's alert is delivered", 30.0)
-    await until(lambda: watch.firing("ErrorRatio", endpoint="failing", severity="p1"), "the slow burn's alert fires", 30.0)
+    await until(lambda: told("BreakerOpen", "p1"), "the breaker's alert is delivered", WITHIN_S)
+    await until(lambda: told("ErrorRatio", "p0"), "the fast burn's alert is delivered", WITHIN_S)
+    await until(lambda: watch.firing("ErrorRatio", endpoint="failing", severity="p1"), "the slow burn's alert fires", WITHIN_S)
     await there.api("DELETE", "/endpoints/failing")
     await watch.until_told("BreakerOpen", "p1", "resolved", endpoint="failing")
 
@@ -118,7 +118,7 @@ async def test_engines_that_do_not_start(both: Watched) -> None:
 async def test_an_engine_that_holds_more_than_it_was_given(both: Watched) -> None:
     """It reserves a fifth of what it takes."""
     there, watch = both
-    await until(lambda: there.engines() == [], "earlier engines have ended")
+    await until(lambda: there.engines() == [], "earlier engines have ended", WITHIN_S)
     assert watch.notifications("ResidencyHigh", "p1") == []
     await there.endpoint("fat", knobs={"allocate_mib": 590}, memory_mb=128)
     await there.warm("fat")
@@ -131,7 +131,7 @@ async def test_an_engine_that_holds_more_than_it_was_given(both: Watched) -> Non
 async def test_climbs_that_take_longer_than_they_did(both: Watched) -> None:
     """The same model on the same node, from the same rung: as when its disk or its driver has become slow."""
     there, watch = both
-    ((_, before),) = await watch.query('node_rung:standby_activation_seconds:mean1d{rung="staged"}')
+    ((_, before),) = await watch.query('max(node_rung_engine_version:standby_activation_seconds:mean1d{rung="staged"})')
     assert await watch.firing("ColdStartRegression") == []
     await climbs(there, "slow", SLOW, {"start_delay_s": round(3 * before + 2, 1)})
     await watch.until_told("ColdStartRegression", "p2", node="n1", rung="staged")
@@ -148,7 +148,7 @@ async def test_an_agent_is_killed_and_its_successor_finds_gpus(both: Watched, mo
     # Its successor sees one card that is fit, and nearly full, and one that is broken.
     node.environment = {**node.environment, "PYTHONPATH": str(SCRIPTED_GPUS)}
     # It must not be back before anybody has looked.
-    monkeypatch.setattr(supervisor, "restart_pause", lambda _failures: 4.0)
+    monkeypatch.setattr(supervisor, "restart_pause", lambda _failures: 10.0)
     there.kill("node")
     alert = await watch.until_told("TargetDown", "p0", component="node")
     assert alert["labels"]["node"] == "n1"
@@ -176,7 +176,7 @@ async def test_every_question_of_dashboards_and_autoscalers_is_answered(both: Wa
     async def as_expected() -> bool:
         return set(await without_data()) <= WITHOUT_DATA
 
-    await until(as_expected, "every panel has data", 20.0)
+    await until(as_expected, "every panel has data", WITHIN_S)
     for query in queries():
         await watch.query(query)
 
@@ -202,8 +202,8 @@ async def test_the_bus_is_gone(both: Watched) -> None:
     await there.stack.nats.kill()
     for component in ("gateway", "node", "controller"):
         await watch.until_told("StaleBus", "p0", component=component)
-    await until(lambda: watch.firing("NoLeader"), "nobody leads", 30.0)
-    await until(lambda: watch.suppressed("NoLeader"), "that is held back", 30.0)
+    await until(lambda: watch.firing("NoLeader"), "nobody leads", WITHIN_S)
+    await until(lambda: watch.suppressed("NoLeader"), "that is held back", WITHIN_S)
     await there.stack.nats.start()
     for component in ("gateway", "node", "controller"):
         await watch.until_told("StaleBus", "p0", "resolved", component=component)

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from standby.artifacts.local_s3 import free_ports
-from support.monitoring import needs_prometheus, start
+from support.monitoring import WITHIN_S, needs_prometheus, start
 from support.promql import INFRA
 from support.waiting import until
 
@@ -88,18 +88,17 @@ async def test_what_another_alert_explains_is_held_back(
     told = await api.post("/api/v2/alerts", json=[{"labels": labels, "startsAt": began} for labels in (cause, effect, *LAST)])
     assert told.status_code == 200, told.text
     # Causes are taken in one after the other, and a moment after the answer.
-    await until(lambda: inhibited(api, LAST[1]), "the last cause is known", 10.0)
-    found = await shown(api, effect)
+    await until(lambda: inhibited(api, LAST[1]), "the last cause is known", WITHIN_S)
+    (found,) = await shown(api, effect)
     assert bool(found["status"]["inhibitedBy"]) is held_back
     assert [receiver["name"] for receiver in found["receivers"]] == [effect["severity"]]
 
 
 async def inhibited(api: httpx.AsyncClient, labels: dict[str, str]) -> bool:
-    return bool((await shown(api, labels))["status"]["inhibitedBy"])
+    return any(one["status"]["inhibitedBy"] for one in await shown(api, labels))
 
 
-async def shown(api: httpx.AsyncClient, labels: dict[str, str]) -> dict[str, Any]:
-    """The alert with these labels."""
+async def shown(api: httpx.AsyncClient, labels: dict[str, str]) -> list[dict[str, Any]]:
+    """The alert with these labels, once it is known."""
     alerts: list[dict[str, Any]] = (await api.get("/api/v2/alerts")).json()
-    (found,) = (one for one in alerts if one["labels"] == {name: value for name, value in labels.items() if value})
-    return found
+    return [one for one in alerts if one["labels"] == {name: value for name, value in labels.items() if value}]

@@ -10,6 +10,7 @@ from playwright.async_api import Browser
 
 from support.console_browser import console_tab
 from support.deployment import PARIS, Deployment, deployment
+from support.gguf_builder import gguf
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -18,9 +19,9 @@ OTHER_TENANT = "222222222222"
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def there(tmp_path_factory: pytest.TempPathFactory, browser: Browser) -> AsyncIterator[Deployment]:
-    """A running deployment with one endpoint at zero that takes a second to start."""
+    """A running deployment with one endpoint at zero that takes three seconds to start."""
     async with deployment(tmp_path_factory.mktemp("console")) as running:
-        await running.endpoint("capital", knobs={"start_delay_s": 0.7}, slots=2)
+        await running.endpoint("capital", knobs={"start_delay_s": 3.0}, slots=2)
         yield running
 
 
@@ -43,14 +44,14 @@ async def test_an_endpoint_wakes_before_ones_eyes(there: Deployment, browser: Br
         )
         assert {"loaded", "probed"} <= set(phases)
         assert "other" not in phases
-        assert "ready after" in await console.text(".spoken")
+        await console.shows(".spoken", "ready after")
         await console.page.wait_for_selector("#decisions .lines li")
         reason = await console.text("#decisions .lines li:last-child p")
         assert len(reason.split()) > 3, reason
-        assert "capital" in await console.text("#decisions")
+        await console.shows("#decisions", "capital")
         await console.page.wait_for_selector("#events .kind-transition")
-        assert "n1" in await console.text("#nodes")
-        assert "$" in await console.text("#savings")
+        await console.shows("#nodes", "n1")
+        await console.shows("#savings", "$")
         await console.nothing_to_complain_of()
 
 
@@ -71,8 +72,14 @@ async def test_a_tenant_sees_only_its_own(there: Deployment, browser: Browser) -
     async with console_tab(browser, there.url()) as console:
         await console.sign_in(issued["api_key"])
         assert OTHER_TENANT in await console.text(".who")
-        await there.warm("capital")
         assert "No endpoint yet" in await console.text("#endpoints")
+        asked = await requests_of(there, "capital")
+        await there.warm("capital")
+        await there.until(lambda: is_known(there, "capital", asked + 1), "the gateway's console knows of it")
+        # What the page is told after this was told after that.
+        await endpoint_of_the_other(there, "own")
+        await console.page.wait_for_selector("#endpoints .cell-name >> text=own")
+        assert await console.page.locator("[data-chip]").count() == 1
         assert "capital" not in await console.page.evaluate("document.body.innerText.replace(/The capital of France/g, '')")
         assert await console.page.locator("#nodes").count() == 0
         await console.nothing_to_complain_of()
@@ -95,6 +102,28 @@ async def test_a_gateway_that_dies_is_found_again(there: Deployment, browser: Br
         await console.page.wait_for_selector("[data-chip] >> text=capital")
         assert console.elsewhere() == []
         assert await console.page.evaluate("window.violations") == []
+
+
+async def endpoint_of_the_other(there: Deployment, name: str) -> None:
+    """Create an endpoint of the other tenant, which stays at zero."""
+    path = there.artifacts / f"{name}.gguf"
+    path.write_bytes(gguf(seed=815))
+    for where, body in (
+        ("models", {"name": name, "source_uri": path.as_uri(), "engine": "fake"}),
+        ("endpoints", {"name": name, "model": name}),
+    ):
+        made = await there.call("POST", f"/api/v1/{where}", json=body, headers={"x-standby-tenant": OTHER_TENANT})
+        assert made.status_code < 300, made.text
+
+
+async def requests_of(there: Deployment, endpoint: str) -> int:
+    """How many requests of an endpoint the administrator's console knows of."""
+    rows = (await there.api("GET", "/overview"))["endpoints"]
+    return sum(int(row["requests"]) for row in rows if row["name"] == endpoint)
+
+
+async def is_known(there: Deployment, endpoint: str, count: int) -> bool:
+    return await requests_of(there, endpoint) >= count
 
 
 def admin_key(there: Deployment) -> str:

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from playwright.async_api import Browser
+from playwright.async_api import Browser, Locator
 
 from support.console_browser import Console, console_tab
 from support.console_server import KEY, Feed, console_server
 from support.console_world import RUNGS, TENANT, demo_world, everywhere
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -82,6 +83,7 @@ async def test_who_wants_no_motion_sees_none(browser: Browser) -> None:
         sleeper = next(row for row in world["instances"] if row["endpoint"] == "legal-summaries")
         feed.push({"at": world["at"] + 1, "instances": [{**sleeper, "state": "ready", "rung": "ready"}]})
         await console.until("(id) => document.querySelector(`[data-chip='${id}']`).closest('.rung-ready.rung')", sleeper["id"])
+        await console.is_drawn()
         assert await console.page.evaluate("[window.moves.length, document.getAnimations().length]") == [0, 0]
 
 
@@ -90,7 +92,7 @@ async def test_endpoints_are_sorted_and_chosen_by_keyboard(browser: Browser) -> 
         await console.sign_in(KEY)
         await console.page.focus("#endpoints .cell-rps .sort")
         await console.page.keyboard.press("Enter")
-        assert await console.page.get_attribute("#endpoints .grid-head .cell-rps", "aria-sort") == "descending"
+        await console.page.wait_for_selector("#endpoints .grid-head .cell-rps[aria-sort='descending']")
         assert await first_row(console) == "search-rewrite"
         await console.page.focus(".grid-row[tabindex='0']")
         await console.page.keyboard.press("End")
@@ -101,7 +103,7 @@ async def test_endpoints_are_sorted_and_chosen_by_keyboard(browser: Browser) -> 
         await console.until("() => document.activeElement.getAttribute('aria-rowindex') === '3'")
         await console.page.keyboard.press("Enter")
         await console.page.wait_for_selector(".detail h3 >> text=support-chat")
-        assert "4 of 8 slots are busy" in await console.text(".detail")
+        await console.shows(".detail", "4 of 8 slots are busy")
         assert await console.page.input_value("#try-endpoint") == f"{TENANT}/support-chat"
         assert {line.split("\n")[0] for line in await console.page.locator("#activations [data-item]").all_inner_texts()} == {
             "support-chat"
@@ -121,9 +123,9 @@ async def test_chips_are_gone_through_the_way_they_stand(browser: Browser, there
         first, second = (chips.locator("[data-chip]").nth(at) for at in (0, 1))
         await first.focus()
         await console.page.keyboard.press(there)
-        assert await second.evaluate("(one) => one === document.activeElement")
+        await until(lambda: has_focus(second), "the second has the focus")
         await console.page.keyboard.press(back)
-        assert await first.evaluate("(one) => one === document.activeElement")
+        await until(lambda: has_focus(first), "the first has the focus")
 
 
 async def test_everything_is_reached_by_keyboard_and_seen(browser: Browser) -> None:
@@ -255,6 +257,10 @@ async def show_off(console: Console, feed: Feed, world: dict[str, Any]) -> None:
     await console.page.click("text=Ask")
     await console.until("() => document.querySelector('#tryit [role=status]').innerText.startsWith('Done in')")
     await console.page.evaluate("document.activeElement.blur()")
+
+
+async def has_focus(chip: Locator) -> bool:
+    return bool(await chip.evaluate("(one) => one === document.activeElement"))
 
 
 async def first_row(console: Console) -> str:

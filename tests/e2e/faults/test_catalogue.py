@@ -22,6 +22,7 @@ async def test_a_model_at_zero_is_listed_and_retrieved(there: Deployment, path: 
     assert one.status_code == 200
     assert one.json() in listed["data"]
     assert one.json()["object"] == "model"
+    await there.all_is_told()
     assert there.spawns("smol") == 0
 
 
@@ -31,6 +32,7 @@ async def test_an_unknown_model_is_not_found_and_starts_nothing(there: Deploymen
     error_of(await there.call("GET", f"/v1/models/{MODEL}x"), 404, "model_not_found")
     error = error_of(await there.chat(f"{MODEL}x"), 404, "model_not_found")
     assert f"{MODEL}x" in error["message"]
+    await there.all_is_told()
     assert there.engines() == []
     assert await there.instance("smol") is None
 
@@ -45,6 +47,7 @@ async def test_another_tenants_model_looks_like_no_model(there: Deployment) -> N
         theirs = await strange_call(there, method, path, "smol" if "endpoints" in path else MODEL, stranger)
         nobodys = await strange_call(there, method, path, "nobody", stranger)
         assert theirs == nobodys
+    await there.all_is_told()
     assert await there.instance("smol") is None
 
 

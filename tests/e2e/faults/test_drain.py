@@ -19,9 +19,11 @@ from support.raw_http import RawAnswer, RawClient
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 GATEWAYS = 2
-GRACE_S = 2
+GRACE_S = 12
 ENVIRONMENT = {"STANDBY_SHUTDOWN_GRACE_S": str(GRACE_S), "STANDBY_LOG_FORMAT": "json"}
 SLOW = {"token_delay_ms": 120}
+# An answer of three seconds: time enough to see it run, and a quarter of what it is given to end.
+THREE_S = {"ignore_eos": True, "max_tokens": 25}
 ENDLESS = {"token_delay_ms": 50}
 
 
@@ -30,7 +32,7 @@ async def test_a_gateway_finishes_what_it_has_and_ends_with_zero(there: Deployme
     await there.endpoint("finished", knobs=SLOW, slots=1)
     await there.warm("finished")
     gateway = there.stack.children["gateway-2"]
-    stream = await streaming(there, "finished", gateway=1, max_tokens=8)
+    stream = await streaming(there, "finished", gateway=1, **THREE_S)
     waiting = await there.post("/endpoints/finished/invocations", {"messages": QUESTION, "max_tokens": 1}, gateway=1)
     await there.until_total("standby_requests_queued", "finished", 1)
     ends = gateway.ends
@@ -78,24 +80,24 @@ async def test_a_second_signal_ends_a_gateway_at_once(there: Deployment, tmp_pat
 
 async def test_a_drained_node_gives_everything_to_another_one(there: Deployment) -> None:
     """What runs ends, what comes is served elsewhere, nothing is lost; the node stays empty over a restart."""
+    await there.endpoint("moved", knobs=SLOW, slots=2)
+    await there.warm("moved")
     async with more_nodes(there, "n2"):
-        await order(there, "n2", "cordon")
-        await there.endpoint("moved", knobs=SLOW, slots=2)
-        await there.warm("moved")
-        assert await nodes_of(there, "moved") == {"n1"}
+        await there.until(lambda: is_at(there, "moved", "n1"), "it is at n1 alone")
+        assert (await order(there, "n2", "cordon"))["mode"] == "cordoned"
         assert (await order(there, "n2", "uncordon"))["mode"] == "open"
-        stream = await streaming(there, "moved", max_tokens=8)
+        stream = await streaming(there, "moved", **THREE_S)
         answer = await order(there, "n1", "drain")
         assert (answer["changed"], answer["mode"]) == (True, "draining")
         later = await asyncio.gather(*(there.invoke("moved", gateway=number % 2) for number in range(8)))
         assert [text_of(one) for one in later] == [PARIS] * 8
         assert (await stream.answer()).complete
-        assert await nodes_of(there, "moved") == {"n2"}
+        await there.until(lambda: is_at(there, "moved", "n2"), "it is at n2 alone")
         await there.until(lambda: is_(there, "n1", "drained"), "n1 is drained")
         assert not (await order(there, "n1", "drain"))["changed"]
-        node = there.stack.children["node"]
-        node.restart()
-        await there.until(lambda: restarted(node), "the agent is there again")
+        boot = (await node_named(there, "n1"))["boot_id"]
+        there.stack.children["node"].restart()
+        await there.until(lambda: has_booted(there, "n1", boot), "the next agent is there")
         await there.until(lambda: is_(there, "n1", "drained"), "n1 still is")
         shown = await node_named(there, "n1")
         assert (shown["instances"], shown["words"].partition(" (")[0]) == (0, "drained")
@@ -109,9 +111,8 @@ async def test_a_node_that_is_stopped_hands_over(there: Deployment) -> None:
     await there.endpoint("handed", knobs=SLOW, slots=2)
     await there.warm("handed")
     async with more_nodes(there, "n3"):
-        (name,) = await nodes_of(there, "handed")
-        assert name == "n1"
-        stream = await streaming(there, "handed", max_tokens=8)
+        await there.until(lambda: is_at(there, "handed", "n1"), "it is at n1 alone")
+        stream = await streaming(there, "handed", **THREE_S)
         node = there.stack.children["node"]
         ends = node.ends
         node.restart()
@@ -164,13 +165,14 @@ async def serves(there: Deployment) -> bool:
         return False
 
 
-async def restarted(child: Child) -> bool:
-    return child.restarts > 0
+async def has_booted(there: Deployment, node: str, boot: str) -> bool:
+    return bool((await node_named(there, node))["boot_id"] != boot)
 
 
 def said(child: Child) -> list[str]:
     """What the process has said."""
-    return [json.loads(line).get("message", "") for line in child.log.read_text().splitlines() if line.startswith("{")]
+    whole, _, _ = child.log.read_text().rpartition("\n")
+    return [json.loads(line).get("message", "") for line in whole.splitlines() if line.startswith("{")]
 
 
 async def has_said(child: Child, words: str) -> bool:
@@ -202,5 +204,6 @@ async def has_state(there: Deployment, endpoint: str, state: str) -> bool:
     return any(one["state"] == state for one in (await there.show(endpoint))["instances"])
 
 
-async def nodes_of(there: Deployment, endpoint: str) -> set[str]:
-    return {one["node"] for one in (await there.show(endpoint))["instances"] if one["state"] == "ready"}
+async def is_at(there: Deployment, endpoint: str, node: str) -> bool:
+    """Whether the endpoint is ready at this node and at no other one."""
+    return {one["node"] for one in (await there.show(endpoint))["instances"] if one["state"] == "ready"} == {node}

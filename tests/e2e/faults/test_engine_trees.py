@@ -45,7 +45,7 @@ class Place(EnginePlace):
 
     async def delete(self, *endpoints: str) -> None:
         """End what a test has used, and see that nothing of it is left."""
-        trees = [process for name in endpoints if await self.begun(name) for process in await self.tree(name)]
+        trees = [process for name in endpoints for process in await self.family(name)]
         for name in endpoints:
             await self.there.api("DELETE", f"/endpoints/{name}")
         for name in endpoints:
@@ -54,7 +54,7 @@ class Place(EnginePlace):
 
     async def generates(self, endpoint: str) -> bool:
         """Whether the endpoint's engine has begun to work on a request."""
-        return (await self.there.stats(endpoint))["active"] == 1
+        return await self.there.active(endpoint) == 1
 
     async def gone(self, endpoint: str) -> bool:
         return (await self.there.call("GET", f"/api/v1/endpoints/{endpoint}")).status_code == 404
@@ -68,16 +68,17 @@ async def place(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Place
 
 async def test_a_poisonous_request_takes_its_own_engine_alone(place: Place) -> None:
     """The caller is told, a neighbour's stream goes on, and the endpoint comes back."""
-    await place.endpoint("neighbour", knobs={"token_delay_ms": 60, "tokens": 30})
+    await place.endpoint("neighbour", knobs={"token_delay_ms": 60, "tokens": 100})
     await place.endpoint("poisoned", knobs={"spawn_child": True})
     await asyncio.gather(place.there.warm("neighbour"), place.there.warm("poisoned"))
     victims, others = await place.tree("poisoned"), await place.tree("neighbour")
-    stream = await place.there.post("/endpoints/neighbour/invocations", {"prompt": "x", "stream": True, "max_tokens": 30})
+    stream = await place.there.post("/endpoints/neighbour/invocations", {"prompt": "x", "stream": True, "max_tokens": 100})
     await place.there.until(lambda: place.generates("neighbour"), "its stream has begun")
     aws_error_of(await place.there.invoke("poisoned", poison=True), 424, "engine_died")
     assert (await stream.answer()).complete
     assert all(alive(process) for process in others)
     assert text_of(await place.there.invoke("poisoned")) == PARIS
+    await place.there.became("poisoned", "ready", 2)
     assert place.there.spawns("neighbour") == 1
     assert place.there.spawns("poisoned") == 2
     await place.clean(*victims)
@@ -109,7 +110,7 @@ async def test_a_worker_that_is_killed_takes_its_engine_down_and_a_new_one_serve
     _, worker = tree
     await place.there.until(lambda: older(worker, 2.5), "it is old enough to be essential")
     worker.kill()
-    await place.there.happened(lambda: failures(place, "worker"), "the engine is found to be sick", within_s=5)
+    await place.there.happened(lambda: failures(place, "worker"), "the engine is found to be sick")
     assert "has ended, the engine's first one lives: killed by signal 9 (SIGKILL)" in failures(place, "worker")[0]
     await place.clean(*tree)
     assert text_of(await place.there.invoke("worker")) == PARIS
@@ -137,8 +138,8 @@ async def test_a_killed_agent_leaves_nothing_of_any_engine(place: Place) -> None
     await place.there.until_state("starter", "starting")
     await place.there.until_state("sleeper", "asleep")
     leave_a_socket(run_dir(place.reality.node_state) / "stranger-1")
+    await place.there.until(lambda: all_run(place, 7), "every process of the four has begun")
     before = place.reality.all_processes()
-    assert len(before) == 7
     boot = (await place.reality.node())["boot_id"]
     place.there.kill("node")
     asking.cancel()
@@ -150,6 +151,10 @@ async def test_a_killed_agent_leaves_nothing_of_any_engine(place: Place) -> None
     await place.delete("sleeper", "server", "worker", "starter")
 
 
+async def all_run(place: Place, count: int) -> bool:
+    return len(place.reality.all_processes()) == count
+
+
 def leave_a_socket(folder: Path) -> None:
     folder.mkdir()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -158,7 +163,7 @@ def leave_a_socket(folder: Path) -> None:
 
 async def test_sigterm_while_it_starts(place: Place) -> None:
     """The engine ends by it, that is said in words, and the next start serves."""
-    await place.endpoint("terminated", knobs={"start_delay_s": 2.0})
+    await place.endpoint("terminated", knobs={"start_delay_s": 5.0})
     asking = asyncio.create_task(place.there.invoke("terminated"))
     await place.there.happened(lambda: place.there.spawns("terminated"), "it starts")
     await place.there.until(lambda: place.begun("terminated"), "its process is there")
@@ -169,6 +174,7 @@ async def test_sigterm_while_it_starts(place: Place) -> None:
     assert "while it was starting" in failures(place, "terminated")[0] or "while it loaded" in failures(place, "terminated")[0]
     await place.clean(engine)
     assert text_of(await asking) == PARIS
+    await place.there.became("terminated", "ready")
     assert place.there.spawns("terminated") == 2
     await place.delete("terminated")
 
@@ -184,7 +190,7 @@ async def test_an_engine_that_ignores_its_end_while_it_starts(place: Place) -> N
 
 async def test_an_agent_that_is_told_to_stop_while_an_engine_starts(place: Place) -> None:
     """It ends in good order, and its successor goes on."""
-    await place.endpoint("waiting", knobs={"start_delay_s": 2.0})
+    await place.endpoint("waiting", knobs={"start_delay_s": 5.0})
     asking = asyncio.create_task(place.there.invoke("waiting"))
     await place.there.until(lambda: place.begun("waiting"), "its process is there")
     before, boot = place.reality.all_processes(), (await place.reality.node())["boot_id"]
@@ -205,6 +211,7 @@ async def test_an_engine_that_wakes_damaged_serves_nobody(place: Place) -> None:
     await place.clean()
     assert text_of(await place.there.invoke("damaged")) == PARIS
     await place.clean(*tree)
+    await place.there.became("damaged", "ready", 2)
     assert place.there.spawns("damaged") == 2
     (told,) = [one["message"] for one in place.there.of_kind("notice", "damaged")]
     assert "canary mismatch after a wake" in told
@@ -219,12 +226,12 @@ async def test_an_engine_that_wakes_damaged_serves_nobody(place: Place) -> None:
 
 async def test_a_start_that_never_ends_ends_at_its_limit(place: Place) -> None:
     """Nothing of it is left while it waits for the next try, and the reason is told."""
-    await place.endpoint("endless", knobs={"start_delay_s": 600, "spawn_child": True}, activation_limit="1s")
+    await place.endpoint("endless", knobs={"start_delay_s": 600, "spawn_child": True}, activation_limit="4s")
     asking = asyncio.create_task(place.there.invoke("endless"))
     await place.there.until(lambda: place.begun("endless"), "its process is there")
     tree = await place.tree("endless")
-    await place.there.happened(lambda: failures(place, "endless"), "it is given up", within_s=15)
-    assert "did not load within 1 s and has not moved for " in failures(place, "endless")[0]
+    await place.there.happened(lambda: failures(place, "endless"), "it is given up")
+    assert "did not load within 4 s and has not moved for " in failures(place, "endless")[0]
     await place.clean(*tree)
     await place.delete("endless")
     aws_error_of(await asking, 400, "endpoint_not_found")
@@ -253,6 +260,8 @@ async def test_two_engines_of_a_kind_start_at_once(place: Place) -> None:
         await place.endpoint(name, knobs={"start_delay_s": 0.3})
     answers = await asyncio.gather(*(place.there.invoke(name) for name in names for _ in range(6)))
     assert [text_of(answer) for answer in answers] == [PARIS] * 12
+    for name in names:
+        await place.there.became(name, "ready")
     assert [place.there.spawns(name) for name in names] == [1, 1]
     assert len({(await place.tree(name))[0].pid for name in names}) == 2
     await place.delete(*names)

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from standby.cli.main import app
-from support.deployment import Deployment
+from support.deployment import DEADLINE_S, Deployment
 from support.fake_engine_spec import Option
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -106,7 +106,7 @@ async def test_a_failed_start_says_the_same_everywhere(there: Deployment, name: 
     shown = await standby(there, "endpoints", "show", name)
     logged = await standby(there, "logs", name)
     status = await standby(there, "status")
-    again = await standby(there, "endpoints", "wait", name, "--timeout", "5s")
+    again = await standby(there, "endpoints", "wait", name, "--timeout", "60s")
     failure = (await there.show(name))["failure"]
     deleted = await standby(there, "endpoints", "delete", name, "--wait")
     gone = await standby(there, "logs", name)
@@ -130,7 +130,7 @@ async def test_a_failed_start_says_the_same_everywhere(there: Deployment, name: 
 
 async def test_an_interrupted_wait_leaves_a_whole_endpoint(there: Deployment) -> None:
     """Ctrl-C ends the wait alone: the endpoint is there, says what it does, and can be deleted like any other."""
-    model = await there.model({"start_delay_s": 30})
+    model = await there.model({"start_delay_s": 600})
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "standby.cli.main", "--url", there.url(), "--key", there.stack.secrets.admin_key,
         "endpoints", "create", "slow", "--model", model, "--min-ready", "1", "--wait",
@@ -138,7 +138,7 @@ async def test_an_interrupted_wait_leaves_a_whole_endpoint(there: Deployment) ->
     )  # fmt: skip
     await there.happened(lambda: there.spawns("slow") == 1, "slow starts")
     process.send_signal(signal.SIGINT)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(DEADLINE_S):
         _, stderr = await process.communicate()
 
     shown = await there.until_state("slow", "starting")

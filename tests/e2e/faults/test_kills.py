@@ -9,11 +9,14 @@ import pytest
 
 from support.deployment import PARIS, QUESTION, Deployment, aws_error_of, text_of
 from support.raw_http import RawClient
+from support.reality import alive
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-# Half a second for an answer; each engine has a helper process in its group, which outlives a killed engine.
+# Each engine has a helper process in its group, which outlives a killed engine.
 KNOBS = {"token_delay_ms": 80, "spawn_child": True}
+# Nearly a minute: it is still under way when somebody dies.
+LONG = {"ignore_eos": True, "max_tokens": 700}
 
 
 async def test_a_killed_agent_leaves_no_engine_and_its_successor_serves(there: Deployment) -> None:
@@ -24,6 +27,7 @@ async def test_a_killed_agent_leaves_no_engine_and_its_successor_serves(there: D
     assert len(family) == 2
     stream = await in_flight(there, "orphans", stream=True)
     whole = await in_flight(there, "orphans")
+    restarts = there.stack.children["node"].restarts
     there.kill("node")
     cut = await stream.answer()
     assert b'"content"' in cut.body, "it had begun"
@@ -31,10 +35,10 @@ async def test_a_killed_agent_leaves_no_engine_and_its_successor_serves(there: D
     assert b"[DONE]" not in cut.body, "a stream that broke must not look complete"
     assert (await whole.answer()).status == 424
     assert text_of(await there.invoke("orphans")) == PARIS
-    assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    await there.until(lambda: all_have_ended(family), "nothing of the first engine is left")
     assert len(there.engines()) == 1
     assert await family_of(there, "orphans") != family
-    assert there.stack.children["node"].restarts == 1
+    assert there.stack.children["node"].restarts == restarts + 1
     await there.until_total("standby_requests_in_flight", "orphans", 0)
 
 
@@ -43,7 +47,7 @@ async def test_a_killed_engine_is_replaced_under_load(there: Deployment) -> None
     await there.endpoint("victim", knobs=KNOBS, slots=2)
     await there.warm("victim")
     family = await family_of(there, "victim")
-    running = [asyncio.create_task(there.invoke("victim")) for _ in range(2)]
+    running = [asyncio.create_task(there.invoke("victim", **LONG)) for _ in range(2)]
     await there.until(lambda: is_active(there, "victim", 2), "both run")
     waiting = [asyncio.create_task(there.invoke("victim")) for _ in range(4)]
     await there.until_total("standby_requests_queued", "victim", 4)
@@ -51,8 +55,9 @@ async def test_a_killed_engine_is_replaced_under_load(there: Deployment) -> None
     for answer in await asyncio.gather(*running):
         aws_error_of(answer, 424, "engine_died")
     assert [text_of(answer) for answer in await asyncio.gather(*waiting)] == [PARIS] * 4
+    await there.became("victim", "ready", 2)
     assert there.spawns("victim") == 2
-    assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    await there.until(lambda: all_have_ended(family), "nothing of the first engine is left")
     (failed,) = [change for change in there.of_kind("transition", "victim") if change["after"] == "failed"]
     assert "SIGKILL" in failed["reason"]
     await there.until_status("victim", "InService")
@@ -69,7 +74,7 @@ async def family_of(there: Deployment, endpoint: str) -> list[psutil.Process]:
 
 async def in_flight(there: Deployment, endpoint: str, *, stream: bool = False) -> RawClient:
     before = await there.stats(endpoint)
-    client = await there.post(f"/endpoints/{endpoint}/invocations", {"messages": QUESTION, "stream": stream})
+    client = await there.post(f"/endpoints/{endpoint}/invocations", {"messages": QUESTION, "stream": stream, **LONG})
 
     async def begun() -> bool:
         now = await there.stats(endpoint)
@@ -80,4 +85,8 @@ async def in_flight(there: Deployment, endpoint: str, *, stream: bool = False) -
 
 
 async def is_active(there: Deployment, endpoint: str, count: int) -> bool:
-    return (await there.stats(endpoint))["active"] == count
+    return await there.active(endpoint) == count
+
+
+async def all_have_ended(processes: list[psutil.Process]) -> bool:
+    return not any(alive(process) for process in processes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -16,7 +17,9 @@ from typer.testing import CliRunner
 
 from standby.cli.main import app
 from standby.warm_pool.profile_recorders import find_py_spy
-from support.deployment import Deployment
+from support.deployment import DEADLINE_S, Deployment
+from support.raw_http import RawClient
+from support.reality import alive
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
@@ -39,11 +42,14 @@ async def test_an_engine_at_work_is_profiled(there: Deployment, tmp_path: Path) 
     await there.endpoint("busy", knobs={"tokens": 1_000_000}, slots=2)
     await there.warm("busy")
     client = await there.post("/endpoints/busy/invocations-response-stream", {"prompt": "go on", **STREAM})
+    # Unread, the answer would soon fill every buffer, and the engine would stand still.
+    reading = asyncio.create_task(read_all(client))
     out = tmp_path / "profile"
 
     ran = await standby(there, "profile", "busy", "--seconds", "1", "--node", "--out", str(out), "--json")
     again = await standby(there, "profile", "busy", "--seconds", "1", "--out", str(out))
     client.abort()
+    await reading
 
     assert ran.exit_code == 0, ran.output
     manifest = json.loads(ran.stdout)
@@ -63,6 +69,13 @@ async def test_an_engine_at_work_is_profiled(there: Deployment, tmp_path: Path) 
     assert (again.exit_code, "is no empty folder" in again.stderr) == (2, True)
 
 
+async def read_all(client: RawClient) -> None:
+    """Read and forget until the connection ends."""
+    with contextlib.suppress(ConnectionError):
+        while await client.reader.read(2**20):
+            pass
+
+
 async def test_ctrl_c_ends_it_on_the_node_as_well(there: Deployment, tmp_path: Path) -> None:
     await there.endpoint("long", knobs={"tokens": 1_000_000})
     await there.warm("long")
@@ -73,12 +86,16 @@ async def test_ctrl_c_ends_it_on_the_node_as_well(there: Deployment, tmp_path: P
     profiles = there.stack.options.state.root / "node" / "profiles"
 
     async def recorders() -> list[psutil.Process]:
-        node = psutil.Process(there.stack.children["node"].pid)
-        return [one for one in node.children(recursive=True) if one.name() == "py-spy"]
+        found = []
+        for one in psutil.Process(there.stack.children["node"].pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if one.name() == "py-spy" and alive(one):
+                    found.append(one)
+        return found
 
     await there.until(recorders, "py-spy records")
     process.send_signal(signal.SIGINT)
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(DEADLINE_S):
         _, stderr = await process.communicate()
 
     async def ended() -> bool:

@@ -14,7 +14,7 @@ import pytest
 from support.deployment import Deployment
 from support.scrapes import Target, scrape_of, targets_of
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
 Once = Callable[[], Awaitable[None]]
 
@@ -32,10 +32,10 @@ async def test_a_thousand_requests_and_two_hundred_scrapes(there: Deployment) ->
     assert sorted(target.component for target in targets) == ["controller", "gateway", "gateway", "node"]
     gateways = [target for target in targets if target.component == "gateway"]
     node, controller = (next(one for one in targets if one.component == name) for name in ("node", "controller"))
-    await there.endpoint("e", knobs=KNOBS, slots=SLOTS, keep_ready="2s", keep_asleep="0s", keep_staged="0s")
+    await there.endpoint("e", knobs=KNOBS, slots=SLOTS, keep_ready="5s", keep_asleep="0s", keep_staged="0s")
     async with scraped(targets) as once:
         await ask(there, REQUESTS // 2)
-        await there.until_state("e", "cold", within_s=30)
+        await there.until_state("e", "cold")
         await there.until(lambda: no_slots(gateways, once), "every gateway says that nothing is ready")
         assert node.total("standby_door_requests_total", result="served") == REQUESTS // 2
         assert node.total("standby_activations_total", rung="cold", outcome="ready") == 1
@@ -45,7 +45,8 @@ async def test_a_thousand_requests_and_two_hundred_scrapes(there: Deployment) ->
         while sum(target.scrapes for target in targets) < SCRAPES:
             await asyncio.sleep(0)
             await once()
-        await once()
+        # A request is counted when its answer has been sent, which may be after its caller has it.
+        await there.until(lambda: all_are_counted(gateways, once), "every request is counted")
     outcomes = [target.total("standby_requests_total", endpoint="e") for target in gateways]
     assert outcomes == [REQUESTS // 2, REQUESTS // 2]
     assert sum(target.total("standby_requests_total", endpoint="e", outcome="ok") for target in gateways) == REQUESTS
@@ -61,37 +62,30 @@ async def test_a_thousand_requests_and_two_hundred_scrapes(there: Deployment) ->
 
 
 async def test_a_short_request_between_two_scrapes_is_seen(there: Deployment) -> None:
-    """Field case B57: 200 ms of demand, of memory that was busy, and of what it was idle before and after."""
-    await there.endpoint("short", knobs={"tokens": 12, "token_delay_ms": 20}, keep_ready="1h")
-    await there.warm("short")
+    """Field case B57: a second of demand, of memory that was busy, and of what it was idle before and after."""
+    await is_ready(there)
     state = there.stack.options.state.root
     gateway, node = await scrape_of(state, "gateway"), await scrape_of(state, "node")
-
-    async def weighed() -> bool:
-        found = await scrape_of(state, "node")
-        return found.total("standby_resident_byte_seconds_total", endpoint="short", rung="ready") > 0
-
-    await there.until(weighed, "its memory was measured")
     async with scraped([gateway, node], every_s=3600) as once:
         await once()
         before = gateway.total("standby_request_duration_seconds_sum", endpoint="short")
         served = gateway.total("standby_requests_total", endpoint="short")
         held, idle = held_and_idle(node)
-        assert (await there.invoke("short", max_tokens=10)).status_code == 200
-        await once()
-        assert gateway.total("standby_requests_total", endpoint="short") == served + 1
+        assert (await there.invoke("short", max_tokens=50)).status_code == 200
+        await there.until(lambda: is_counted(gateway, once, served + 1), "it is counted")
         lasted = gateway.total("standby_request_duration_seconds_sum", endpoint="short") - before
-        assert lasted >= 0.15
+        assert lasted >= 0.8
         more_held, more_idle = held_and_idle(node)
         instance = await there.instance("short")
         assert instance is not None
         resident = instance["resident_bytes"]
         busy = ((more_held - held) - (more_idle - idle)) / resident
         # The door takes its slot back a moment after the last byte has gone, which is when the gateway's time ends.
-        assert 0.1 < busy <= lasted + 0.05, "seconds for which what is resident was busy"
+        assert 0.5 * lasted < busy <= 2 * lasted, "seconds for which what is resident was busy"
 
 
 async def test_a_node_and_a_controller_tell_what_they_hold_and_do(there: Deployment) -> None:
+    await is_ready(there)
     targets = targets_of(there.stack.options.state.root)
     async with scraped(targets, every_s=3600) as once:
         await once()
@@ -111,13 +105,18 @@ async def test_a_node_and_a_controller_tell_what_they_hold_and_do(there: Deploym
 
 async def test_a_deleted_endpoint_has_no_series_and_junk_makes_none(there: Deployment) -> None:
     """Field case B58, at real processes; ``tests/unit/gateway/test_junk_names.py`` asks fifty thousand times."""
+    await is_ready(there)
     targets = targets_of(there.stack.options.state.root)
+    (gateway, *_) = (target for target in targets if target.component == "gateway")
     async with scraped(targets, every_s=3600) as once:
-        await junk(there, 1)
         await once()
+        served = gateway.total("standby_requests_total", endpoint="short", outcome="ok")
+        await junk(there, 1)
+        # The last one of it is counted last.
+        await there.until(lambda: is_counted(gateway, once, served + 1, outcome="ok"), "junk is counted")
         sizes = [target.size for target in targets]
         await junk(there, 40)
-        await once()
+        await there.until(lambda: is_counted(gateway, once, served + 41, outcome="ok"), "more junk is counted")
         assert [target.size for target in targets] == sizes
         await there.api("DELETE", "/endpoints/short")
 
@@ -191,6 +190,33 @@ def at_rest(gateways: Sequence[Target]) -> None:
             "open",
             "half_open",
         }
+
+
+async def is_ready(there: Deployment) -> None:
+    """Let the endpoint ``short`` be ready, its memory measured and everything that it was asked counted."""
+    if (await there.call("GET", "/api/v1/endpoints/short")).status_code == 404:
+        await there.endpoint("short", knobs={"tokens": 60, "token_delay_ms": 20}, keep_ready="1h")
+        await there.warm("short")
+        await there.until_total("standby_requests_total", "short", 1)
+
+    async def weighed() -> bool:
+        found = await scrape_of(there.stack.options.state.root, "node")
+        return found.total("standby_resident_byte_seconds_total", endpoint="short", rung="ready") > 0
+
+    await there.until(weighed, "its memory was measured")
+
+
+async def is_counted(gateway: Target, once: Once, count: float, **labels: str) -> bool:
+    """Whether the gateway has counted so many requests of the endpoint ``short``."""
+    await once()
+    return gateway.total("standby_requests_total", endpoint="short", **labels) == count
+
+
+async def all_are_counted(gateways: Sequence[Target], once: Once) -> bool:
+    """Whether all requests of the endpoint ``e`` are counted, and none of them is inside a gateway any more."""
+    await once()
+    counted = sum(gateway.total("standby_requests_total", endpoint="e") for gateway in gateways)
+    return counted == REQUESTS and not any(gateway.total("standby_requests_in_flight", endpoint="e") for gateway in gateways)
 
 
 async def no_slots(gateways: Sequence[Target], once: Once) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from support.deployment import Deployment
 
-pytestmark = pytest.mark.asyncio(loop_scope="module")
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
 GATEWAYS = 2
 # An instance counts as busy until its node's next beat: a quick one keeps the rounds short.
@@ -52,11 +52,16 @@ def fences_of(there: Deployment, name: str) -> int:
 
 
 async def measured_delay(there: Deployment, name: str) -> float:
-    """Ask once and return how long after the answer the door was fenced, in seconds."""
+    """Ask once and return how long after the answer the door was fenced, in seconds; its news comes later than that."""
     await there.warm(name)
-    ended, fences = time.time(), fences_of(there, name)
-    await there.happened(lambda: fences_of(there, name) > fences, f"{name} falls idle")
-    return max(0.0, time.time() - ended)
+    ended = time.time()
+    await there.happened(lambda: fenced_at(there, name) > ended, f"{name} falls idle")
+    return fenced_at(there, name) - ended
+
+
+def fenced_at(there: Deployment, name: str) -> float:
+    """When its door was last fenced, in seconds since the epoch."""
+    return max((change["at"] for change in there.of_kind("transition", name) if change["after"] == "draining"), default=0.0)
 
 
 async def shot(there: Deployment, name: str, delay: float, number: int, answers: list[httpx.Response]) -> None:

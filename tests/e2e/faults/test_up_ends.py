@@ -11,7 +11,7 @@ import pytest
 from support.deployment import QUESTION
 from support.fake_engine_spec import FAKE_ENGINE_PROGRAM, short_dir
 from support.gguf_builder import gguf
-from support.user import Up, up
+from support.user import DEADLINE_S, Up, up
 from support.waiting import until
 
 SETTINGS = {"STANDBY_FAKE_ENGINE": str(FAKE_ENGINE_PROGRAM), "STANDBY_SHUTDOWN_GRACE_S": "600", "STANDBY_STOP_GRACE_S": "1"}
@@ -72,7 +72,9 @@ async def test_twice_cuts_it_off(running: Up) -> None:
     await begun.wait()
     running.remember()
     running.process.send_signal(signal.SIGINT)
-    await until(lambda: "draining: 1 open requests" in (running.state / "logs" / "gateway.log").read_text())
+    await until(
+        lambda: "draining: 1 open requests" in (running.state / "logs" / "gateway.log").read_text(), "it drains", DEADLINE_S
+    )
     assert not asking.done()
     running.process.send_signal(signal.SIGINT)
     lines = await asking

@@ -10,10 +10,9 @@ import pytest
 from support.real_model import real_model_path
 from support.user import BIN, Up
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
-
-LIMIT_S = 150.0
+LIMIT_S = 300.0
 
 
 async def test_standby_and_the_baseline_fill_the_whole_table(running: Up, tmp_path: Path) -> None:

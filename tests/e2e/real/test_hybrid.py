@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import AsyncIterator
@@ -53,9 +54,12 @@ async def place(s3: S3Server) -> AsyncIterator[Up]:
 
 def engine_of(place: Up, instance: str) -> psutil.Process:
     """The first process of an instance's engine."""
-    below = psutil.Process(place.process.pid).children(recursive=True)
-    found = [one for one in below if any(instance in word for word in one.cmdline())]
-    assert found, f"no engine of {instance} among {[one.cmdline() for one in below]}"
+    found, seen = [], []
+    for one in psutil.Process(place.process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            seen.append(one.cmdline())
+            found += [one] if any(instance in word for word in seen[-1]) else []
+    assert found, f"no engine of {instance} among {seen}"
     return found[0]
 
 

@@ -93,7 +93,7 @@ def _timeless(stream: bytes) -> bytes:
 
 async def test_the_answer_is_the_same_from_every_rung(running: Up) -> None:
     """Greedy answers before and after asleep and staged are equal to the last letter, and each rung was really there."""
-    await running.serve("ladder", "s3://models/smollm2/", keep_ready="1s", keep_asleep="3s", keep_staged="10m")
+    await running.serve("ladder", "s3://models/smollm2/", keep_ready="1s", keep_asleep="10s", keep_staged="10m")
     question = "Write one sentence about rivers."
     answers = [await running.ask("ladder", question)]
     await running.until_resting("ladder", "asleep")

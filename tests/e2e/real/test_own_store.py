@@ -9,7 +9,7 @@ import pytest
 from standby.warm_pool.run_dir import run_dir
 from support.real_model import real_model_path
 from support.s3_server import S3Server
-from support.user import PARIS, QUESTION, up
+from support.user import DEADLINE_S, PARIS, QUESTION, up
 from support.waiting import until
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
@@ -36,7 +36,7 @@ async def test_a_model_in_a_tenants_own_store_serves(s3: S3Server, folder: Path)
             """The node says what it holds with its next heart beat."""
             return "000000000000/smol (same)" in (await shell.standby("nodes")).out
 
-        await until(heard, "the node's record has it")
+        await until(heard, "the node's record has it", DEADLINE_S)
         held = await shell.standby("nodes")
         (engine,) = run_dir(running.state / "node").glob("chat-*/spec.json")
         logs = "".join(log.read_text() for log in (running.state / "logs").glob("*.log"))

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from support.s3_server import S3Server
-from support.user import BIN, PARIS, Shell, environment, up
+from support.user import BIN, DEADLINE_S, PARIS, Shell, environment, up
 from support.waiting import until
 
 pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
@@ -50,7 +50,8 @@ async def test_whatever_is_killed_comes_back(s3: S3Server, folder: Path) -> None
         await running.serve("smol", "s3://models/smollm2/", keep_ready="10m")
         cold = await running.ask("smol")
         for process in psutil.Process(running.process.pid).children():
-            process.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
         answers: list[httpx.Response] = []
 
         async def answered() -> bool:
@@ -58,7 +59,7 @@ async def test_whatever_is_killed_comes_back(s3: S3Server, folder: Path) -> None
                 answers.append(await running.ask("smol"))
             return bool(answers) and answers[-1].status_code == 200
 
-        await until(answered, "the endpoint answers again", within_s=60.0)
+        await until(answered, "the endpoint answers again", within_s=DEADLINE_S)
         status = await running.shell.standby("status")
         said = running.log.read_text()
 
@@ -90,6 +91,7 @@ async def test_a_child_that_ends_while_starting_is_told_at_once(folder: Path) ->
     assert "error: gateway ended with exit code 3 while starting; its log ends:" in ran.err
     assert "the gateway cannot listen on 127.0.0.1:" in ran.err
     assert "Address already in use" in ran.err
+    assert "--port of `standby up`" in ran.err
 
 
 async def test_a_start_can_be_called_off(folder: Path) -> None:
@@ -101,7 +103,7 @@ async def test_a_start_can_be_called_off(folder: Path) -> None:
     assert process.stderr is not None
     said = await process.stderr.readline()
     process.send_signal(signal.SIGINT)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(DEADLINE_S):
         _, rest = await process.communicate()
 
     assert said.startswith(b"starting in ")

@@ -71,6 +71,8 @@ async def test_two_starts_at_once_and_two_requests_of_one_name(place: Place) -> 
     for name in (VICTIM, NEIGHBOUR):
         await place.there.endpoint(name, model="twin", keep_ready="10m")
     assert await place.ask_both() == [PARIS, PARIS]
+    for name in (VICTIM, NEIGHBOUR):
+        await place.there.became(name, "ready")
     assert [place.there.spawns(name) for name in (VICTIM, NEIGHBOUR)] == [1, 1]
     assert await place.forked(VICTIM)
     assert await place.forked(NEIGHBOUR)
@@ -125,8 +127,12 @@ async def test_a_killed_zygote_is_replaced_and_its_engines_go_on(place: Place) -
     await place.there.happened(lambda: place.failures(NEIGHBOUR) == 1, "its end is seen")
     assert await place.ask(NEIGHBOUR) == PARIS
     assert await place.forked(NEIGHBOUR)
-    assert (await place.reality.node())["zygotes"]["vllm"]["forks"] == 1
+    await place.there.until(lambda: has_forked(place, 1), "the node tells of the fork")
     await assert_clean(place.reality, gone=[leader, *rest])
+
+
+async def has_forked(place: Place, count: int) -> bool:
+    return bool((await place.reality.node())["zygotes"]["vllm"]["forks"] == count)
 
 
 async def another(place: Place, before: psutil.Process) -> bool:

@@ -22,7 +22,7 @@ from standby.cli.client import Client
 from standby.cli.connection import Connection
 from standby.cli.main import app
 from standby.cli.top.app import Top
-from support.deployment import Deployment, deployment
+from support.deployment import DEADLINE_S, Deployment, deployment
 from support.waiting import until
 
 Json = dict[str, Any]
@@ -52,13 +52,22 @@ async def endpoint(there: Deployment, gateway: int = 0, name: str = "e") -> Json
     return next((dict(row) for row in rows if row["name"] == name), {})
 
 
-async def test_requests_tokens_and_first_tokens_are_counted_a_second_later(there: Deployment) -> None:
-    async def counted() -> bool:
-        return bool((await endpoint(there))["requests"] == 3)
+async def first_answers(there: Deployment) -> Json:
+    """The overview once it has the three answers, their climb and the decision behind it: each comes by its own way."""
+    found: Json = {}
 
-    await until(counted)
+    async def told() -> bool:
+        found.update(await there.api("GET", "/overview"))
+        (row,) = [one for one in found["endpoints"] if one["name"] == "e"] or [{"requests": 0}]
+        return bool(row["requests"] == 3 and found["activations"] and found["decisions"])
+
+    await until(told, "all of it is told", DEADLINE_S)
+    return found
+
+
+async def test_requests_tokens_and_first_tokens_are_counted_a_second_later(there: Deployment) -> None:
+    overview = await first_answers(there)
     row = await endpoint(there)
-    overview = await there.api("GET", "/overview")
 
     assert (row["rung"], row["errors"], sum(row["spark"])) == ("ready", 0, 3)
     assert row["tokens_per_s"] > 0
@@ -67,7 +76,7 @@ async def test_requests_tokens_and_first_tokens_are_counted_a_second_later(there
 
 
 async def test_the_climb_is_there_with_its_phases_and_the_decision_with_its_reason(there: Deployment) -> None:
-    overview = await there.api("GET", "/overview")
+    overview = await first_answers(there)
 
     (activation,) = overview["activations"]
     assert (activation["endpoint"], activation["node"], activation["from_rung"], activation["ok"]) == ("e", "n1", "cold", True)
@@ -81,7 +90,7 @@ async def test_memory_that_is_held_is_set_against_always_on(there: Deployment) -
     async def held() -> bool:
         return bool((await there.api("GET", "/overview"))["savings"]["held_gb_s"] > 0)
 
-    await until(held)
+    await until(held, "it is measured", DEADLINE_S)
     savings = (await there.api("GET", "/overview"))["savings"]
 
     assert 0 < savings["held_gb_s"] <= savings["always_on_gb_s"]
@@ -90,14 +99,19 @@ async def test_memory_that_is_held_is_set_against_always_on(there: Deployment) -
 
 async def test_what_runs_at_the_other_gateway_is_seen_here(there: Deployment) -> None:
     """What runs and waits is all gateways'; requests and errors are this one's."""
-    await there.endpoint("slow", knobs={"token_delay_ms": 500})
-    await there.post("/endpoints/slow/invocations", {"messages": [{"role": "user", "content": "x"}]}, gateway=1)
+    await there.endpoint("slow", knobs={"token_delay_ms": 1000})
+    client = await there.post("/endpoints/slow/invocations", {"messages": [{"role": "user", "content": "x"}]}, gateway=1)
 
     async def seen() -> bool:
         row = await endpoint(there, name="slow")
         return bool(row and row["in_flight"] + row["queued"] == 1)
 
-    await until(seen)
+    async def counted() -> bool:
+        return bool((await endpoint(there, gateway=1, name="slow"))["requests"] == 1)
+
+    await until(seen, "it runs", DEADLINE_S)
+    assert (await client.answer()).status == 200
+    await until(counted, "it is counted", DEADLINE_S)
     assert (await endpoint(there, name="slow"))["requests"] == 0
 
 
@@ -152,7 +166,7 @@ async def test_it_leaves_the_terminal_as_it_was(there: Deployment, ending: str) 
         else:
             os.write(ours, ending.encode())
         shown += await asyncio.to_thread(read_until, ours, b"\x1b[?1049l")
-        code = await asyncio.wait_for(process.wait(), 10)
+        code = await asyncio.wait_for(process.wait(), DEADLINE_S)
 
         assert code == 0, shown
         assert termios.tcgetattr(theirs) == before
@@ -172,7 +186,7 @@ def terminal(lines: int, columns: int) -> Iterator[tuple[int, int]]:
 
 def read_until(descriptor: int, mark: bytes) -> bytes:
     """Read what a program shows until ``mark`` is in it."""
-    shown, end = b"", time.monotonic() + 15
+    shown, end = b"", time.monotonic() + DEADLINE_S
     while mark not in shown:
         assert time.monotonic() < end, shown
         if select.select([descriptor], [], [], 0.1)[0]:
@@ -185,14 +199,13 @@ async def test_the_live_screen_outlives_its_gateway(there: Deployment) -> None:
     top = Top(await there.api("GET", "/overview"), lambda: Client(Connection(there.url(), key_of(there))), 0.25)
 
     async with top.run_test(size=(170, 45)) as pilot:
-        await until(lambda: top.picture.facts["at"] > 0 and top._lost is None)
-        known = set(top.picture.endpoints)
+        await until(lambda: top.picture.facts["at"] > 0 and top._lost is None, "it is there", DEADLINE_S)
+        known, before = set(top.picture.endpoints), top.picture.facts["since"]
         killing = asyncio.create_task(there.kill_gateway(0))
-        await until(lambda: top._lost is not None)
+        await until(lambda: top._lost is not None, "it is away", DEADLINE_S)
         known_while_away = set(top.picture.endpoints)
         await killing
-        before = top.picture.facts["since"]
-        await until(lambda: top._lost is None and top.picture.facts["since"] != before)
+        await until(lambda: top._lost is None and top.picture.facts["since"] != before, "it is back", DEADLINE_S)
         await pilot.press("q")
 
     assert known_while_away == known != set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.deployment import PARIS, deployment, text_of
+from support.deployment import DEADLINE_S, PARIS, deployment, text_of
 from support.otlp_receiver import Behaviour, otlp_receiver
 from support.waiting import until
 
@@ -18,7 +18,7 @@ async def test_requests_and_the_end_of_all_processes_do_not_wait_for_it(tmp_path
             await there.endpoint("e")
             assert text_of(await there.chat("e")) == PARIS
             # Gateway and node each have a batch in the collector's hands now, and neither gets an answer.
-            await until(lambda: collector.asked >= 2)
+            await until(lambda: collector.asked >= 2, "both have asked", DEADLINE_S)
             for _ in range(REQUESTS):
                 assert text_of(await there.chat("e")) == PARIS
             await there.until_total("standby_requests_total", "e", REQUESTS + 1)

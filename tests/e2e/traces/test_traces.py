@@ -17,9 +17,11 @@ from support.raw_http import RawAnswer, RawClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+TOP = "POST /v1/chat/completions"
 PARENT = "00f067aa0ba902b7"
 MARKER = "xyzzy-the-secret-of-the-prompt"
 CLOCKS_NS = 20_000_000  # two processes read the time of day one after the other
+LATE_NS = 2_000_000_000  # the door may be held up after its last byte, when the gateway has already said that this was it
 
 
 @dataclass
@@ -46,10 +48,11 @@ class Place:
         """The request's span, and those of its waits, attempts and doors, once all of them have arrived."""
 
         async def complete() -> bool:
-            return all(len(self.collector.of(trace, name)) == attempts for name in ("attempt", "door"))
+            whole = len(self.collector.of(trace, TOP)) == 1
+            return whole and all(len(self.collector.of(trace, name)) == attempts for name in ("attempt", "door"))
 
         await self.there.until(complete, f"{trace} is complete")
-        (top,) = self.collector.of(trace, "POST /v1/chat/completions")
+        (top,) = self.collector.of(trace, TOP)
         queues, tried, doors = (self.collector.of(trace, name) for name in ("queue", "attempt", "door"))
         return top, queues, tried, doors
 
@@ -73,7 +76,7 @@ async def place(tmp_path_factory: pytest.TempPathFactory, collector: Receiver) -
 
 async def test_a_streamed_cold_start_is_one_trace(place: Place) -> None:
     """From the caller's span to the engine's, linked to the climb it waited for, until the last byte."""
-    await place.there.endpoint("cold", knobs={"token_delay_ms": 20})
+    await place.there.endpoint("cold", knobs={"token_delay_ms": 200})
     trace = "a" * 31 + "1"
     answer = await place.ask("cold", trace, stream=True)
     assert answer.complete
@@ -83,12 +86,12 @@ async def test_a_streamed_cold_start_is_one_trace(place: Place) -> None:
     assert [span.service for span in (top, queue, attempt, door)] == ["standby-gateway"] * 3 + ["standby-node"]
     assert top.holds(queue)
     assert top.holds(attempt)
-    assert attempt.holds(door, slack_ns=CLOCKS_NS)
+    assert attempt.began_ns - CLOCKS_NS <= door.began_ns <= door.ended_ns <= attempt.ended_ns + LATE_NS
     assert queue.ended_ns <= attempt.began_ns
     assert attempt.began_ns < top.events["first token"] < top.ended_ns
     assert top.attributes["gen_ai.usage.output_tokens"] > 1
-    # Seven tokens of 20 ms each: the span lasts until the last one.
-    assert top.ended_ns - top.events["first token"] > 100_000_000
+    # Six tokens, one each 200 ms: the span lasts until the last one, although the first may be seen late.
+    assert top.ended_ns - top.events["first token"] > 250_000_000
     climb = of_activation(answer.headers["x-standby-activation"])
     assert queue.links == [(f"{climb.trace:032x}", f"{climb.span:016x}")]
     activation, *phases = await place.collector.until_told(f"{climb.trace:032x}", "activation", "probed")
@@ -158,7 +161,8 @@ async def test_errors_have_a_line_in_the_log_with_their_trace(place: Place) -> N
     log = place.there.stack.options.state.logs / "gateway.log"
 
     def lines() -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+        whole, _, _ = log.read_text().rpartition("\n")
+        found = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
         return [line for line in found if line["logger"] == "standby.requests"]
 
     async def written() -> bool:

@@ -33,8 +33,14 @@ async def bearer(control: Control, who: str, **how: Any) -> None:
     await until(lambda: record.id in control.context.copies.keys.entries)
 
 
-async def audited(control: Control, who: str = "admin") -> list[dict[str, Any]]:
+async def audited(control: Control, count: int, who: str = "admin") -> list[dict[str, Any]]:
+    """What ``who`` is told, once all of it is sent and at least ``count`` are stored: sent is not stored."""
     await control.context.events.close()
+
+    async def stored() -> bool:
+        return len(await control.context.events.recent(1000, kind="audit")) >= count
+
+    await until(stored, f"{count} audit events are stored")
     answer = await control.call(who, "GET", "/api/v1/events?kind=audit&replay=1000&follow=0")
     return [json.loads(line[5:]) for line in answer.text.splitlines() if line.startswith("data:")]
 
@@ -158,7 +164,7 @@ async def test_changes_and_refusals_are_audited_for_administrators_only(control:
     await control.call("one", "POST", "/api/v1/tenants", {"id": TWO})
     await control.call("admin", "DELETE", f"/api/v1/access-keys/{made['access_key_id']}")
 
-    events = await audited(control)
+    events = await audited(control, 3)
 
     told = [(event["action"], event["outcome"], event["reason"], event["target"]) for event in events]
     assert told == [
@@ -168,7 +174,7 @@ async def test_changes_and_refusals_are_audited_for_administrators_only(control:
     ]
     assert {event["who"] for event in events} == {control.keys[who].split("-")[2] for who in ("one", "admin")}
     assert made["secret_access_key"] not in json.dumps(events)
-    assert await audited(control, "one") == []
+    assert await audited(control, 3, "one") == []
     unknown = await control.call("one", "GET", "/api/v1/events?kind=nothing")
     assert unknown.status_code == 400
 
@@ -211,7 +217,7 @@ async def test_no_secret_is_in_any_table_or_event(control: Control) -> None:
     for field in dataclasses.fields(control.tables):
         stored = await getattr(control.tables, field.name).list()
         dump += b"".join(entry.value.encode() for entry in stored.values())
-    told = json.dumps(await audited(control)).encode()
+    told = json.dumps(await audited(control, 3)).encode()
 
     assert standing["access_key_id"].encode() in dump
     for secret in secrets:
@@ -232,7 +238,7 @@ async def test_the_command_line_makes_and_ends_keys_and_tenants(control: Control
     resealed = await run("keys", "reseal")
     wrong = await run("keys", "create", "x", "--session")
     disabled = await run("tenants", "disable", TWO)
-    await control.context.events.close()
+    await audited(control, 6)
     events = await run("events", "--kind", "audit")
     refused = await run("tenants", "list", who="one")
 

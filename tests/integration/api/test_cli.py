@@ -94,7 +94,7 @@ async def test_the_zygote_rung_is_configured_shown_and_waited_for(control: Contr
     await control.register()
     made = await standby(control, "endpoints", "create", "chat", "--model", "smol", "--keep-zygote", "2h")
     await control.place(InstanceState.ZYGOTE, engine=EngineKind.VLLM)
-    waited = await standby(control, "endpoints", "wait", "chat", "--rung", "zygote", "--timeout", "5s")
+    waited = await standby(control, "endpoints", "wait", "chat", "--rung", "zygote", "--timeout", "2m")
     shown = await standby(control, "endpoints", "show", "chat")
     listed = await standby(control, "ps")
 
@@ -338,7 +338,7 @@ async def test_ctrl_c_ends_the_request_everywhere(tmp_path: Path) -> None:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             assert process.stdout is not None
             assert await process.stdout.readexactly(1) == b"x"
             process.send_signal(signal.SIGINT)
@@ -370,13 +370,13 @@ async def test_progress_is_fed_by_the_events(control: Control, monkeypatch: pyte
     await control.context.events.publish(
         FetchProgress(id="1", at=1.0, source="node/n1", tenant=ONE, endpoint="chat", **progress)
     )
-    await until(lambda: bool(seen))
+    await until(lambda: any(event["kind"] == "fetch" for event in seen))
     await control.place(InstanceState.READY)
 
     answer = await waiting
 
     assert answer.exit_code == 0
-    assert [event["done_bytes"] for event in seen] == [5]
+    assert [event["done_bytes"] for event in seen if event["kind"] == "fetch"] == [5]
 
 
 async def test_doctor_says_what_it_finds(control: Control) -> None:

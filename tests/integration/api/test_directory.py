@@ -95,3 +95,15 @@ async def test_versions_follow_the_models(control: Control, directory: Directory
     model = a_model()
     await tables.models.create(f"{TENANT}.m", model)
     await until(lambda: desk.route.version == version_of(model, a_config().variants[0]))
+
+
+async def test_a_lost_nodes_instances_have_no_slots(control: Control, directory: Directory) -> None:
+    """Their records say that they are ready for as long as nobody takes them away."""
+    tables = control.tables
+    await tables.endpoints.create(f"{TENANT}.e", an_endpoint())
+    for node, slots in (("n1", 3), ("n2", 4)):
+        await tables.instances.put(f"{node}.i-{node}", an_instance(id=f"i-{node}", node=node, slots=slots))
+    await until(lambda: len(directory.instances.entries) == 2 and bool(directory.endpoints.entries))
+    assert directory.slots() == {(TENANT, "e"): 7}
+    assert directory.slots({"n1"}) == {(TENANT, "e"): 4}
+    assert directory.slots({"n1", "n2"}) == {(TENANT, "e"): 0}

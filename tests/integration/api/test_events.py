@@ -18,7 +18,7 @@ from support.waiting import until
 @asynccontextmanager
 async def stream(control: Control, who: str, query: str = "") -> AsyncIterator[AsyncIterator[str]]:
     async with (
-        asyncio.timeout(10),
+        asyncio.timeout(60),
         control.client(who) as client,
         client.stream("GET", f"/api/v1/events{query}") as response,
     ):
@@ -57,7 +57,7 @@ async def test_a_tenant_follows_its_own_events(control: Control) -> None:
 
 async def test_the_head_of_a_stream_is_an_answer_that_ends(control: Control) -> None:
     """A server hides the body of its answer to HEAD: an endless one would keep the connection for ever."""
-    async with asyncio.timeout(10), control.client("one") as client:
+    async with asyncio.timeout(60), control.client("one") as client:
         for _ in range(2):
             answer = await client.head("/api/v1/events")
             assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
@@ -133,9 +133,7 @@ async def test_a_follower_that_leaves_is_forgotten(control: Control) -> None:
     async with stream(control, "one") as lines:
         await anext(lines)
         assert len(control.context.bus._subscriptions) == before + 1
-    async with asyncio.timeout(10):
-        while len(control.context.bus._subscriptions) != before:
-            await asyncio.sleep(0.01)
+    await until(lambda: len(control.context.bus._subscriptions) == before)
 
 
 async def test_stopping_ends_the_streams(control: Control) -> None:

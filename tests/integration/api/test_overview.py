@@ -44,7 +44,7 @@ class Viewer:
 
 @asynccontextmanager
 async def viewing(control: Control, who: str = "one", query: str = "every=0.25") -> AsyncIterator[Viewer]:
-    async with control.client(who) as client, client.stream("GET", f"/api/v1/overview/stream?{query}", timeout=20) as answer:
+    async with control.client(who) as client, client.stream("GET", f"/api/v1/overview/stream?{query}", timeout=60) as answer:
         assert answer.status_code == 200, await answer.aread()
         viewer = Viewer(answer)
         reading = asyncio.create_task(viewer.read())
@@ -71,9 +71,12 @@ async def test_a_tenant_sees_its_own_and_only_that(control: Control) -> None:
     async with viewing(control) as viewer:
         await control.tables.nodes.put("n1", make_node("n1"))
         await control.place(InstanceState.READY, endpoint="theirs", tenant=TWO)
+        await until(lambda: "n1" in control.context.copies.nodes.entries)
         await tell_decision(control, TWO, "theirs", "for their eyes only")
         await control.place(InstanceState.ASLEEP, endpoint="mine")
-        await until(lambda: viewer.changes("instances"))
+        # Told after the other tenant's: what were to be seen of that one is there once this one is.
+        await tell_decision(control, ONE, "mine", "for my own")
+        await until(lambda: viewer.changes("instances") and viewer.changes("decisions"))
 
         seen = json.dumps([await show(control), [told for _, told in viewer.told]])
 
@@ -169,7 +172,7 @@ async def test_a_stream_ends_with_its_key(control: Control) -> None:
 
     async with viewing(control, query="every=10") as viewer:
         assert (await control.call("admin", "DELETE", f"/api/v1/keys/{key_id}")).status_code < 300
-        await until(lambda: viewer.ended, within_s=5)
+        await until(lambda: viewer.ended, within_s=8)  # the next change would come after 10
 
     assert (await control.call("one", "GET", "/api/v1/overview")).status_code == 401
 
@@ -182,7 +185,7 @@ async def test_only_the_head_of_a_stream_is_no_stream(control: Control) -> None:
 
         feed = control.context.feed
         assert feed is not None
-        assert not feed.watched
+        await until(lambda: not feed.watched)
     assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, "text/event-stream")
     assert next_one.status_code == 200
 
@@ -190,7 +193,7 @@ async def test_only_the_head_of_a_stream_is_no_stream(control: Control) -> None:
 async def test_a_stream_ends_when_the_gateway_does(control: Control) -> None:
     async with viewing(control, query="every=10") as viewer:
         control.context.stopping.set()
-        await until(lambda: viewer.ended, within_s=2)
+        await until(lambda: viewer.ended, within_s=8)  # the next change would come after 10
 
     feed = control.context.feed
     assert feed is not None

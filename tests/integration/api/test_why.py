@@ -16,6 +16,7 @@ from standby.domain.events import AnyEvent, DecisionMade, EndpointChanged
 from standby.domain.instance import Rung
 from standby.domain.outlook import Intention, Outlook
 from support.control_api import ONE, TWO, Control
+from support.waiting import until
 
 PATH = "/api/v1/endpoints/chat/why"
 
@@ -37,9 +38,11 @@ def decision(number: int, tenant: str = ONE, **inputs: Any) -> DecisionMade:
 async def publish(control: Control, *events: AnyEvent) -> None:
     for event in events:
         await control.context.events.publish(event)
-    async with asyncio.timeout(10):
-        while not {one.id for one in events} <= {one.id for one in await control.context.events.recent(100)}:
-            await asyncio.sleep(0.02)
+
+    async def stored() -> bool:
+        return {one.id for one in events} <= {one.id for one in await control.context.events.recent(100)}
+
+    await until(stored, "all are stored")
 
 
 async def answering(control: Control, stack: AsyncExitStack) -> None:

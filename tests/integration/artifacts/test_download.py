@@ -34,7 +34,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 CONTENT = gguf(rows=180_000)  # 11.5 MB
 SMALL_CHUNK = 256 << 10
 IMPATIENT = FetchOptions(chunk_bytes=SMALL_CHUNK, backoff=(0.01,))
-DEADLINE = 30.0
+DEADLINE = 60.0
 
 
 def ignore(_done: int, _total: int) -> None:

@@ -25,6 +25,7 @@ CONTENT = {"torch/kernel.so": b"\x7fELF" * 300_000, "torch/index.py": b"x = 1\n"
 
 
 async def node(folder: Path, secret: bytes = b"secret", **options: float) -> EngineCache:
+    options = {"seed_limit_s": 60.0, **options}
     cache = EngineCache(folder, EngineCacheOptions(secret=secret, **options))  # type: ignore[arg-type]  # floats only
     await cache.open()
     return cache

@@ -63,11 +63,11 @@ async def test_dies_with_the_process_that_started_it(tmp_path: Path) -> None:
         sys.executable, "-c", PARENT, str(tmp_path), stdout=asyncio.subprocess.PIPE, env=dict(os.environ)
     )
     assert parent.stdout is not None
-    pid, *ports = map(int, (await asyncio.wait_for(parent.stdout.readline(), 30)).split())
+    pid, *ports = map(int, (await asyncio.wait_for(parent.stdout.readline(), 60)).split())
     server = psutil.Process(pid)
     parent.kill()
     await parent.communicate()
-    await asyncio.to_thread(server.wait, 10)
+    await asyncio.to_thread(server.wait, 60)
     assert not server.is_running()
     for leftover in [entry for port in ports for entry in Path("/tmp").glob(f"seaweedfs-*-{port}.sock")]:
         leftover.unlink()

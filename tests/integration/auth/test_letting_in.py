@@ -17,13 +17,28 @@ from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from standby.domain.access import Tenant
+from support import doorkeepers as keepers
 from support.doorkeepers import Doorkeeper, Doorkeepers, doorkeepers
 from support.signed import TENANT, bearer_token
 from support.waiting import until
 
 
 @pytest.fixture
-async def both(tmp_path: Path) -> AsyncIterator[Doorkeepers]:
+def trust_s() -> float:
+    """For how long a gateway believes what it has listed last: here longer than any test."""
+    return 3600.0
+
+
+@pytest.fixture
+def relist_s() -> float:
+    """How often it lists: never again, so that what it hears of is what it is told."""
+    return 3600.0
+
+
+@pytest.fixture
+async def both(tmp_path: Path, trust_s: float, relist_s: float, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Doorkeepers]:
+    monkeypatch.setattr(keepers, "TRUST_S", trust_s)
+    monkeypatch.setattr(keepers, "RELIST_S", relist_s)
     async with doorkeepers(tmp_path) as running:
         yield running
 
@@ -85,7 +100,7 @@ async def test_wrong_secrets_and_unknown_keys_have_aws_codes(both: Doorkeepers) 
     ]
 
 
-async def test_a_revocation_counts_at_every_gateway_within_a_second(both: Doorkeepers) -> None:
+async def test_a_revocation_counts_at_every_gateway_as_soon_as_it_is_told(both: Doorkeepers) -> None:
     """Field case B44: both gateways have used the key; it is revoked through one."""
     key, pair = await both.pair()
     bearer, secret = await both.bearer()
@@ -102,12 +117,10 @@ async def test_a_revocation_counts_at_every_gateway_within_a_second(both: Doorke
     assert bearer_entry is not None
     await both.tables.access_keys.update(key.id, key.model_copy(update={"revoked_at": time.time()}), entry.revision)
     await both.tables.keys.update(bearer.id, bearer.model_copy(update={"revoked_at": time.time()}), bearer_entry.revision)
-    async with asyncio.timeout(1.0):
-        for keeper in (both.first, both.second):
-            while keeper.directory.access_keys.entries[key.id].value.revoked_at is None:
-                await asyncio.sleep(0.01)
-            while keeper.directory.keys[bearer.id].revoked_at is None:
-                await asyncio.sleep(0.01)
+    for keeper in (both.first, both.second):
+        pairs, bearers = keeper.directory.access_keys.entries, keeper.directory.keys
+        await until(lambda pairs=pairs: pairs[key.id].value.revoked_at is not None)  # type: ignore[misc]
+        await until(lambda bearers=bearers: bearers[bearer.id].revoked_at is not None)  # type: ignore[misc]
 
     for client in clients:
         assert await code_of(client) == "UnrecognizedClientException"
@@ -130,6 +143,7 @@ async def test_a_disabled_tenant_is_nobody(both: Doorkeepers) -> None:
     assert await with_bearer(both.second, secret) == 403
 
 
+@pytest.mark.parametrize(("trust_s", "relist_s"), [(6.0, 0.2)])
 async def test_a_gateway_that_is_cut_off_lets_nobody_in_after_a_while(both: Doorkeepers) -> None:
     """Field case B44: it cannot hear of a revocation; once it is connected again, it lets in who is still good."""
     key, pair = await both.pair()
@@ -139,7 +153,7 @@ async def test_a_gateway_that_is_cut_off_lets_nobody_in_after_a_while(both: Door
 
     both.link.cut()
     assert await code_of(client) == ""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while await code_of(client) == "":
         assert time.monotonic() < deadline, "it still lets in"
     assert await code_of(client) == "ServiceUnavailable"
@@ -147,7 +161,7 @@ async def test_a_gateway_that_is_cut_off_lets_nobody_in_after_a_while(both: Door
     assert await code_of(both.first.client(key, pair)) == ""
 
     both.link.mend()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while await code_of(client) != "":
         assert time.monotonic() < deadline, "it still lets nobody in"
     assert await with_bearer(both.second, secret) == 200

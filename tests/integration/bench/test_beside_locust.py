@@ -8,7 +8,7 @@ from standby.bench.statistics import nearest_rank
 from support.delay_server import delays
 from support.peer_load import answered, bench, delay_server, end_to_end, locust
 
-ROUND, MEDIAN_S, SIGMA, RATE = 30, 0.06, 0.5, 30
+ROUND, MEDIAN_S, SIGMA, RATE = 30, 0.3, 0.5, 30
 
 
 def test_both_count_every_request_and_tell_the_servers_times(tmp_path: Path) -> None:
@@ -19,8 +19,8 @@ def test_both_count_every_request_and_tell_the_servers_times(tmp_path: Path) -> 
             bench(url, "--arrivals", "constant", "-r", str(RATE), "-n", str(2 * ROUND), "--no-stream", samples=True)
         )
         assert (len(ours), answered(url)) == (2 * ROUND, 2 * ROUND)
-        theirs, failures, requests = locust(url, tmp_path, users=RATE, rate_each=1.0, seconds=2.0)
+        theirs, failures, requests = locust(url, tmp_path, users=RATE, rate_each=1.0, seconds=8.0)
         assert failures == []
-        assert len(theirs) == requests == answered(url) - len(ours) > RATE
+        assert len(theirs) == requests == answered(url) - len(ours) >= ROUND
     for measured in (ours, theirs):
-        assert truth * 0.9 <= nearest_rank(sorted(measured), 50) <= truth * 3 + 0.1
+        assert truth * 0.9 <= nearest_rank(sorted(measured), 50) <= truth * 3 + 1.0

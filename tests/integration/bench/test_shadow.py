@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 
 import pytest
 from botocore.awsrequest import AWSRequest
@@ -95,11 +95,12 @@ def figures(rig: RuntimeRig) -> dict[tuple[str, str], float]:
     }
 
 
-@contextmanager
-def what_changes(rig: RuntimeRig) -> Iterator[set[str]]:
+@asynccontextmanager
+async def what_changes(rig: RuntimeRig) -> AsyncIterator[set[str]]:
     """Yield a set that holds, at the end, the names of all figures of the tenant or of nobody that have changed meanwhile."""
     before, changed = figures(rig), set[str]()
     yield changed
+    await until(lambda: rig.gateway.desk.in_flight == 0)
     after = figures(rig)
     changed |= {name for name, labels in after if after[name, labels] != before.get((name, labels), 0.0)}
 
@@ -112,7 +113,7 @@ def told(answer: RawAnswer) -> str | None:
 @pytest.mark.parametrize(("path", "stream"), [(CHAT, False), (CHAT, True), (OPENAI, True), (INVOKE, False), (STREAM, True)])
 async def test_a_test_by_an_administrator_leaves_no_trace_in_any_counter(rig: RuntimeRig, path: str, stream: bool) -> None:
     key = key_of(rig, Role.ADMIN)
-    with what_changes(rig) as changed:
+    async with what_changes(rig) as changed:
         answer = await ask(rig, path, key, stream=stream)
     assert (answer.status, changed) == (200, {SHADOW})
     if path != STREAM:  # whose head goes out by itself
@@ -124,7 +125,7 @@ async def test_a_test_by_an_administrator_leaves_no_trace_in_any_counter(rig: Ru
 @pytest.mark.parametrize("mark", [None, "0", ""])
 async def test_an_administrator_who_marks_nothing_is_counted(rig: RuntimeRig, path: str, mark: str | None) -> None:
     key = key_of(rig, Role.ADMIN)
-    with what_changes(rig) as changed:
+    async with what_changes(rig) as changed:
         answer = await ask(rig, path, key, shadow=mark)
     assert (answer.status, told(answer)) == (200, None)
     assert changed >= PAID
@@ -134,7 +135,7 @@ async def test_an_administrator_who_marks_nothing_is_counted(rig: RuntimeRig, pa
 async def test_a_tenant_is_not_served_for_nothing(rig: RuntimeRig, path: str) -> None:
     """The request is served all the same, counted, and the answer says so."""
     key = key_of(rig, Role.TENANT)
-    with what_changes(rig) as changed:
+    async with what_changes(rig) as changed:
         answer = await ask(rig, path, key)
     assert (answer.status, told(answer)) == (200, "0")
     assert changed >= PAID
@@ -143,10 +144,10 @@ async def test_a_tenant_is_not_served_for_nothing(rig: RuntimeRig, path: str) ->
 
 @pytest.mark.parametrize("rig", [True], indirect=True)
 async def test_tenants_may_where_the_deployment_lets_them_and_their_key_manages_endpoints(rig: RuntimeRig) -> None:
-    with what_changes(rig) as changed:
+    async with what_changes(rig) as changed:
         answer = await ask(rig, CHAT, key_of(rig, Role.TENANT))
     assert (told(answer), changed) == ("1", {SHADOW})
-    with what_changes(rig) as changed:
+    async with what_changes(rig) as changed:
         answer = await ask(rig, CHAT, key_of(rig, Role.TENANT, (Scope.INVOKE,)))
     assert told(answer) == "0"
     assert changed >= PAID
@@ -156,7 +157,7 @@ async def test_tenants_may_where_the_deployment_lets_them_and_their_key_manages_
 async def test_who_signs_is_a_tenant(rig: RuntimeRig, free: bool) -> None:
     client = rig.client(retries={"total_max_attempts": 1})
     client.meta.events.register("before-sign.sagemaker-runtime.InvokeEndpoint", _mark)
-    with what_changes(rig) as changed:
+    async with what_changes(rig) as changed:
         answer = await rig.invoke(client=client)
     assert answer["ResponseMetadata"]["HTTPHeaders"].get("x-standby-shadow") == ("1" if free else "0")
     assert (changed == {SHADOW}) is free
@@ -171,7 +172,7 @@ async def test_a_test_that_fails_is_counted_in_no_error_rate(rig: RuntimeRig) ->
         await call.json(400, b'{"error": {"message": "too long"}}')
 
     rig.answers(refusing)
-    with what_changes(rig) as changed:
+    async with what_changes(rig) as changed:
         answer = await ask(rig, INVOKE, key_of(rig, Role.ADMIN))
     assert (answer.status, changed) == (424, {SHADOW})
 

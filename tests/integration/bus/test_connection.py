@@ -17,16 +17,12 @@ from support.nats_server import NatsServer
 from support.waiting import until
 
 
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 async def test_no_server_is_said_with_url_and_remedy_and_without_password() -> None:
-    url = f"nats://someone:hunter2@127.0.0.1:{unused_port()}"
-    with pytest.raises(BusUnavailable) as caught:
-        await Bus.connect(BusSettings(nats_url=url, nats_connect_timeout=0.3), name="test")
+    with socket.socket() as mute:  # bound and not listening: nobody else can get the port meanwhile
+        mute.bind(("127.0.0.1", 0))
+        url = f"nats://someone:hunter2@127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(BusUnavailable) as caught:
+            await Bus.connect(BusSettings(nats_url=url, nats_connect_timeout=2.0), name="test")
     assert f"127.0.0.1:{url.rpartition(':')[2]}" in str(caught.value)
     assert "STANDBY_NATS_URL" in caught.value.remedy
     assert "hunter2" not in str(caught.value)
@@ -34,9 +30,9 @@ async def test_no_server_is_said_with_url_and_remedy_and_without_password() -> N
 
 
 async def test_wrong_password_is_refused_at_once_and_named(server: NatsServer) -> None:
-    """The connect timeout of a minute is not waited for: a wrong password does not become right."""
-    settings = server.settings(nats_password=SecretStr("wrong"), nats_connect_timeout=60.0)
-    async with asyncio.timeout(10):
+    """The connect timeout of minutes is not waited for: a wrong password does not become right."""
+    settings = server.settings(nats_password=SecretStr("wrong"), nats_connect_timeout=600.0)
+    async with asyncio.timeout(60):
         with pytest.raises(BusUnavailable, match="Authorization Violation"):
             await Bus.connect(settings, name="test")
 
@@ -97,11 +93,11 @@ async def test_comes_back_after_a_restart_with_every_subscription_and_callback(s
         await asyncio.sleep(0.5)
         assert bus.disconnected_for() >= 0.4
         await server.start()
-        await until(lambda: calls == ["failing", "early", "early", "following"], "callbacks ran in order", within_s=2)
-        await until(lambda: other.connected, "other connection back", within_s=2)
+        await until(lambda: calls == ["failing", "early", "early", "following"], "callbacks ran in order")
+        await until(lambda: other.connected, "other connection back")
         assert bus.disconnected_for() == 0
         await other.publish("demand.a.b", b"again")
-        await until(lambda: heard == [b"again"], "message heard after the restart", within_s=2)
+        await until(lambda: heard == [b"again"], "message heard after the restart")
         counts = bus.statistics()
         assert (counts.reconnects, counts.disconnects, counts.callback_failures) == (1, 1, 1)
 
@@ -119,14 +115,14 @@ async def test_a_request_under_way_ends_with_the_connection_and_not_at_its_time_
         await asyncio.sleep(0.1)
         assert not asking.done()
         await server.stop(kill=True)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             with pytest.raises(BusUnavailable, match="outcome unknown"):
                 await asking
 
 
 async def test_a_silent_partition_is_noticed_by_pings(server: NatsServer) -> None:
     """The socket stays open and nothing answers: only pings tell."""
-    async with server.bus(nats_ping_interval=0.1, nats_connect_timeout=0.3) as bus:
+    async with server.bus(nats_ping_interval=0.1, nats_connect_timeout=5.0) as bus:
         assert server.pid is not None
         os.kill(server.pid, signal.SIGSTOP)
         try:
@@ -159,7 +155,7 @@ async def test_a_connection_that_the_library_gave_up_is_made_anew(bus: Bus, serv
     bus.on_reconnect(came_back)
     await bus.subscribe("demand.>", lambda _, payload: heard.append(payload))
     await bus._client._process_err("'Authorization Violation'")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await back.wait()
     async with server.bus() as other:
         await other.publish("demand.a.b", b"again")

@@ -33,7 +33,7 @@ async def events(bus: Bus) -> AsyncIterator[EventLog]:
 
 
 async def stored(log: EventLog, count: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while True:
             # Right after a restart the stream may not answer yet.
             with contextlib.suppress(BusUnavailable):

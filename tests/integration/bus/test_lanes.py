@@ -19,7 +19,7 @@ from support.waiting import until
 
 @pytest.fixture
 async def lanes(bus: Bus) -> Lanes:
-    lanes = Lanes(bus, "laned", ack_wait=0.6)
+    lanes = Lanes(bus, "laned", ack_wait=4.0)
     await lanes.open()
     return lanes
 
@@ -72,7 +72,7 @@ async def test_a_lanes_limit_holds_over_processes_and_can_be_changed(server: Nat
         return Verdict.DONE
 
     async with server.bus() as second:
-        other = Lanes(second, "laned", ack_wait=0.6)
+        other = Lanes(second, "laned", ack_wait=4.0)
         async with working(lanes, "t.e", hold, everywhere=3), working(other, "t.e", hold, everywhere=3):
             await until(lambda: len(running) == 3)
             for _ in range(3):

@@ -21,16 +21,25 @@ LANE = "t.e"
 
 
 async def emptied(queue: Lanes) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await queue.waiting():
             await asyncio.sleep(0.01)
 
 
 @pytest.fixture
 async def queue(bus: Bus) -> Lanes:
-    queue = Lanes(bus, "jobs", ack_wait=0.6)
+    """Whoever stands still for a moment, as on a slow machine, keeps his item."""
+    queue = Lanes(bus, "jobs", ack_wait=4.0)
     await queue.open()
     return queue
+
+
+@pytest.fixture
+async def strict(bus: Bus) -> Lanes:
+    """Whoever is silent for a moment has lost his item."""
+    strict = Lanes(bus, "jobs", ack_wait=0.6)
+    await strict.open()
+    return strict
 
 
 @asynccontextmanager
@@ -68,19 +77,19 @@ async def test_a_slow_worker_keeps_its_item_by_renewing(queue: Lanes) -> None:
 
     async def handler(item: WorkItem) -> Verdict:
         attempts.append(item.attempt)
-        await asyncio.sleep(1.5)
+        await asyncio.sleep(9.0)
         finished.set()
         return Verdict.DONE
 
     async with consuming(queue, handler, at_once=2):
-        await asyncio.wait_for(finished.wait(), 10)
+        await asyncio.wait_for(finished.wait(), 60)
         await emptied(queue)
     assert attempts == [1]
 
 
-async def test_a_dead_workers_item_goes_to_another(server: NatsServer, queue: Lanes) -> None:
+async def test_a_dead_workers_item_goes_to_another(server: NatsServer, strict: Lanes) -> None:
     """The first worker's process goes away without a word: its connection is cut under it."""
-    await queue.put(LANE, "a", b"")
+    await strict.put(LANE, "a", b"")
     taken, done = asyncio.Event(), asyncio.Event()
     attempts: list[int] = []
 
@@ -99,10 +108,10 @@ async def test_a_dead_workers_item_goes_to_another(server: NatsServer, queue: La
         server.bus(nats_url=link.url) as doomed,
         consuming(Lanes(doomed, "jobs", ack_wait=0.6), hang),
     ):
-        await asyncio.wait_for(taken.wait(), 10)
+        await asyncio.wait_for(taken.wait(), 60)
         link.cut()
-        async with consuming(queue, finish):
-            await asyncio.wait_for(done.wait(), 10)
+        async with consuming(strict, finish):
+            await asyncio.wait_for(done.wait(), 60)
     assert attempts == [2]
 
 
@@ -119,7 +128,7 @@ async def test_a_cancelled_worker_gives_its_item_back_at_once(bus: Bus) -> None:
         return Verdict.DONE
 
     async with consuming(queue, hang):
-        await asyncio.wait_for(taken.wait(), 10)
+        await asyncio.wait_for(taken.wait(), 60)
     attempts: list[int] = []
 
     async def finish(item: WorkItem) -> Verdict:
@@ -152,7 +161,7 @@ async def test_retry_comes_again_and_reject_never(bus: Bus, queue: Lanes, monkey
     assert bus.statistics().callback_failures == 1
 
 
-async def test_work_goes_on_over_restarts_without_loss_or_leaked_consumers(bus: Bus, server: NatsServer, queue: Lanes) -> None:
+async def test_work_goes_on_over_restarts_without_loss_or_leaked_consumers(bus: Bus, server: NatsServer, strict: Lanes) -> None:
     """Field case B38: ten flaps under work, every item done, and one consumer as before."""
     done: Counter[str] = Counter()
 
@@ -163,19 +172,19 @@ async def test_work_goes_on_over_restarts_without_loss_or_leaked_consumers(bus: 
     async def put(item: str) -> None:
         while True:
             try:
-                await queue.put(LANE, item, b"")
+                await strict.put(LANE, item, b"")
             except BusUnavailable:
                 await asyncio.sleep(0.02)
             else:
                 return
 
-    async with consuming(queue, handler, at_once=4):
+    async with consuming(strict, handler, at_once=4):
         for n in range(10):
             await server.restart(kill=n % 2 == 0)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await put(f"item-{n}")
-                await until(lambda wanted=f"item-{n}": wanted in done, "item done after restart", within_s=5)  # type: ignore[misc]
-        await emptied(queue)
+                await until(lambda wanted=f"item-{n}": wanted in done, "item done after restart")  # type: ignore[misc]
+        await emptied(strict)
     info = await bus.jetstream.stream_info(subjects.work_stream("jobs"))
     assert (info.state.consumer_count, info.state.messages) == (1, 0)
     assert set(done) == {f"item-{n}" for n in range(10)}
@@ -200,6 +209,6 @@ async def test_a_lost_store_is_made_again_under_a_waiting_worker(server: NatsSer
                 else:
                     return
 
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await put()
         await until(lambda: done == ["a"], "item done on the new store")

@@ -20,8 +20,8 @@ async def test_answer(bus: Bus, server: NatsServer) -> None:
     async with server.bus() as other:
         await other.serve("command.n1", handler)
         # Behind the subscription on the same connection: from here on the server knows it.
-        assert await other.request("command.n1", b"own", 5) == b"command.n1 heard own"
-        assert await bus.request("command.n1", b"x", 5) == b"command.n1 heard x"
+        assert await other.request("command.n1", b"own", 60) == b"command.n1 heard own"
+        assert await bus.request("command.n1", b"x", 60) == b"command.n1 heard x"
 
 
 async def test_error_comes_whole(bus: Bus) -> None:
@@ -32,7 +32,7 @@ async def test_error_comes_whole(bus: Bus) -> None:
 
     await bus.serve("command.n1", handler)
     with pytest.raises(Conflict, match="in use by chat-0; stop it") as caught:
-        await bus.request("command.n1", b"", 5)
+        await bus.request("command.n1", b"", 60)
     assert caught.value.retry_after_s == 2.5
 
 
@@ -42,16 +42,16 @@ async def test_unforeseen_failure_is_an_internal_error_without_details(bus: Bus)
 
     await bus.serve("command.n1", handler)
     with pytest.raises(StandbyError, match=r"the handler of command.n1 failed") as caught:
-        await bus.request("command.n1", b"", 5)
+        await bus.request("command.n1", b"", 60)
     assert (type(caught.value), caught.value.code) == (StandbyError, "internal_error")
     assert "secret" not in str(caught.value)
     assert bus.statistics().callback_failures == 1
 
 
 async def test_nobody_there_is_said_at_once(bus: Bus) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         with pytest.raises(Unavailable, match=r"nobody answers on command.n9"):
-            await bus.request("command.n9", b"", 60)
+            await bus.request("command.n9", b"", 600)
 
 
 async def test_no_answer_in_time(bus: Bus) -> None:
@@ -75,8 +75,8 @@ async def test_a_slow_question_does_not_hold_up_the_next(bus: Bus) -> None:
         return payload
 
     await bus.serve("command.n1", handler)
-    slow = asyncio.create_task(bus.request("command.n1", b"slow", 10))
-    assert await bus.request("command.n1", b"quick", 10) == b"quick"
+    slow = asyncio.create_task(bus.request("command.n1", b"slow", 60))
+    assert await bus.request("command.n1", b"quick", 60) == b"quick"
     go.set()
     assert await slow == b"slow"
 
@@ -90,11 +90,11 @@ async def test_too_many_at_once_are_refused_in_words(bus: Bus) -> None:
         return payload
 
     await bus.serve("command.n1", handler)
-    waiting = [asyncio.create_task(bus.request("command.n1", b"", 10)) for _ in range(MAX_SERVED)]
+    waiting = [asyncio.create_task(bus.request("command.n1", b"", 60)) for _ in range(MAX_SERVED)]
     for _ in range(MAX_SERVED):
         await begun.acquire()
     with pytest.raises(Unavailable, match=f"answers {MAX_SERVED} questions already"):
-        await bus.request("command.n1", b"", 10)
+        await bus.request("command.n1", b"", 60)
     go.set()
     assert await asyncio.gather(*waiting) == [b""] * MAX_SERVED
 
@@ -109,11 +109,11 @@ async def test_server_keeps_serving_after_a_reconnect(bus: Bus, server: NatsServ
         for each, event in zip((bus, other), came_back, strict=True):
             each.on_reconnect(_setter(event))
         await server.restart(kill=True)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             for event in came_back:
                 await event.wait()
         await other.flush()
-        assert await bus.request("command.n1", b"x", 5) == b"x"
+        assert await bus.request("command.n1", b"x", 60) == b"x"
 
 
 def _setter(event: asyncio.Event) -> Callable[[], Awaitable[None]]:

@@ -83,7 +83,7 @@ async def test_empty_is_no_error_and_prefixes_are_not_fooled_by_neighbours(table
 
 
 async def test_listing_never_misses_a_key_that_is_being_rewritten(server: NatsServer, tables: Tables) -> None:
-    """Field case B36: 200 keys are refreshed all the time, and 30 listings by another process each name all of them."""
+    """Field case B36: 200 keys are refreshed all the time, and 30 listings or more by another process each name all of them."""
     keys = {f"node.i{n}" for n in range(200)}
     await asyncio.gather(*(tables.leases.put(key, lease("x")) for key in keys))
     stop, refreshed = asyncio.Event(), 0
@@ -100,10 +100,11 @@ async def test_listing_never_misses_a_key_that_is_being_rewritten(server: NatsSe
         for n in range(20):
             group.create_task(refresh(ordered[n::20]))
         reader = Table(other, subjects.Bucket.LEASES, Lease)
-        missing = [keys - set(await reader.list()) for _ in range(30)]
+        missing: list[set[str]] = []
+        while len(missing) < 30 or refreshed <= 400:  # with fewer refreshes it would prove nothing
+            missing.append(keys - set(await reader.list()))
         stop.set()
-    assert missing == [set()] * 30
-    assert refreshed > 400, "the keys were hardly refreshed: the test proves nothing"
+    assert not any(missing)
 
 
 async def test_unreadable_values_are_skipped_counted_and_named_once(

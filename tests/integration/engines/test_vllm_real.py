@@ -137,14 +137,14 @@ async def test_an_engine_that_sleeps_gives_memory_back_and_answers_the_same(rig:
     """Twice, as what was given back must be there again. Untouched cache that went at the first time does not come back."""
     given_back: list[int] = []
     for _ in range(2):
-        before = await rig.adapter.probe(served, 10, prompt=PROMPT, tokens=4)
+        before = await rig.adapter.probe(served, 60, prompt=PROMPT, tokens=4)
         slept = await rig.adapter.suspend(served)
         states = {pid: process_stat(pid) for pid in processes_of(served)}
         assert all(stat is not None and stat.stopped for stat in states.values())
         given_back.append(slept.resident_before - slept.resident_after)
         assert "cannot be given back" in slept.kept
         await rig.adapter.resume(served)
-        assert (await rig.adapter.probe(served, 10, prompt=PROMPT, tokens=4)).pieces == before.pieces
+        assert (await rig.adapter.probe(served, 60, prompt=PROMPT, tokens=4)).pieces == before.pieces
     assert given_back[0] > 60 * 2**20
 
 
@@ -153,7 +153,7 @@ async def test_a_killed_engine_core_takes_the_api_process_with_it(rig: Rig, noth
         os.kill(engine_core(handle), signal.SIGKILL)
         with pytest.raises(EngineError):
             await rig.adapter.probe(handle, 5)
-        await asyncio.wait_for(handle.exited, 15)
+        await asyncio.wait_for(handle.exited, 60)
         await until(lambda: processes_of(handle) == set(), "all of it has ended")
 
 
@@ -162,7 +162,7 @@ async def test_a_killed_api_process_takes_engine_core_with_it(rig: Rig, nothing_
     async with running(rig.adapter, vllm_spec(rig.run_dir, instance="api")) as handle:
         core = engine_core(handle)
         handle.process.send(signal.SIGKILL)
-        await asyncio.wait_for(handle.exited, 5)
+        await asyncio.wait_for(handle.exited, 60)
         await until(lambda: (stat := process_stat(core)) is None or not stat.alive, "EngineCore has ended")
 
 
@@ -171,7 +171,7 @@ async def test_sigterm_during_the_start_ends_all_of_it(rig: Rig, nothing_left: N
         await until(lambda: len(processes_of(handle)) == 2, "EngineCore is there")
         handle.process.send(signal.SIGTERM)
         with pytest.raises(EngineStartFailed, match="SIGTERM"):
-            await rig.adapter.wait_loaded(handle, 30)
+            await rig.adapter.wait_loaded(handle, 90)
         await until(lambda: processes_of(handle) == set(), "all of it has ended")
 
 
@@ -215,7 +215,7 @@ async def test_a_model_that_cannot_be_served_says_why_at_once(
     model = broken(case, rig.run_dir / f"broken-{forked}-{case.replace(' ', '-')}")
     async with running(adapter, vllm_spec(rig.run_dir, instance="broken", model=model), loaded=False) as handle:
         with pytest.raises(EngineStartFailed) as caught:
-            await adapter.wait_loaded(handle, 30 if forked else PLAIN_START_LIMIT_S)
+            await adapter.wait_loaded(handle, 90 if forked else PLAIN_START_LIMIT_S)
         failure = failure_of(caught.value)
     assert failure.reason == "engine ended while it loaded: exit code 1"
     assert words in failure.first_error

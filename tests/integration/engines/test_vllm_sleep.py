@@ -75,7 +75,7 @@ async def calls(handle: EngineHandle) -> object:
 
 
 async def answer(engine: Vllm, handle: EngineHandle) -> tuple[str, ...]:
-    return (await engine.probe(handle, 5)).pieces
+    return (await engine.probe(handle, 60)).pieces
 
 
 async def test_weights_kept_on_the_host_come_back_before_the_cache(engine: StandIn, run_dir: Path) -> None:
@@ -127,7 +127,7 @@ async def test_an_engine_that_dies_of_falling_asleep_is_noticed(engine: StandIn,
     async with started(engine, run_dir, dies_asleep=True) as handle:
         with pytest.raises(EngineError):
             await engine.suspend(handle)
-        assert (await asyncio.wait_for(handle.exited, 5)).code == 9
+        assert (await asyncio.wait_for(handle.exited, 60)).code == 9
 
 
 @pytest.mark.parametrize("tag", ["weights", "kv_cache"])

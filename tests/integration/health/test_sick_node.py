@@ -20,6 +20,8 @@ import pytest
 
 from standby.artifacts.inspection import inspect
 from standby.bus.connection import Bus
+from standby.bus.mirror import Mirror
+from standby.bus.tables import Entry
 from standby.bus.tables_set import Tables, open_tables
 from standby.domain.instance import Instance, InstanceState, Rung
 from standby.domain.model import EngineKind, Model, SourceOptions
@@ -40,7 +42,7 @@ from support.waiting import until
 
 TOKEN = "node-token-for-tests"
 SIZE_MB = 128
-QUICK = HealthLimits(stall_s=1.0, crunch_s=1.5, probe_s=0.5, unavailable_s=0.5, idle_every_s=0.5, ask_s=0.3)
+QUICK = HealthLimits(stall_s=2.0, crunch_s=3.0, probe_s=1.5, unavailable_s=0.5, idle_every_s=0.5, ask_s=1.0)
 
 
 class Rig:
@@ -50,30 +52,35 @@ class Rig:
         self.parts, self.tables, self.folder = parts, tables, folder
         self.reality = Reality(folder / "node", folder, self._read)
         self._orders = 0
+        # A state may be over before one looks: what was said is kept.
+        self.said: list[Instance] = []
+        self.mirror = Mirror(tables.instances, lambda _key, _before, after: self._note(after))
+
+    def _note(self, entry: Entry[Instance] | None) -> None:
+        if entry is not None:
+            self.said.append(entry.value)
 
     async def order(self, rung: Rung, model: Model) -> None:
         """Write the assignment."""
         self._orders += 1
+        self.said.clear()
         wanted = an_assignment(model=model, rung=rung, intent=f"order-{self._orders}", slots=4, memory_mb=SIZE_MB)
         self.reality.promised[wanted.endpoint] = SIZE_MB * MIB
         await self.tables.assignments.put("n1.i1", wanted)
 
     async def until_state(self, state: InstanceState, *, after: int = 0) -> Instance:
-        """Return the instance's record once it is in ``state``, in an epoch later than ``after``."""
-        found: list[Instance] = []
+        """Return the instance's record once it was in ``state`` since the last order, in an epoch later than ``after``."""
 
-        async def reached() -> bool:
-            entry = await self.tables.instances.get("n1.i1")
-            found[:] = [] if entry is None else [entry.value]
-            return bool(found) and found[0].state is state and found[0].epoch > after
+        def found() -> list[Instance]:
+            return [record for record in self.said if record.state is state and record.epoch > after]
 
-        await until(reached, f"it is {state.value}")
-        return found[0]
+        await until(found, f"it is {state.value}", 60)
+        return found()[0]
 
     async def ask(self, record: Instance, **more: Any) -> httpx.Response:
         """Send a request to the door as a gateway does."""
         headers = {"x-standby-token": TOKEN, "x-standby-instance": record.id, "x-standby-epoch": str(record.epoch)}
-        async with httpx.AsyncClient(timeout=30, trust_env=False) as client:
+        async with httpx.AsyncClient(timeout=90, trust_env=False) as client:
             return await client.post(f"http://{record.door}/v1/completions", headers=headers, json={"prompt": "x", **more})
 
     def tree(self) -> list[psutil.Process]:
@@ -92,8 +99,14 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    monkeypatch.setattr(wiring, "HealthLimits", lambda **_: QUICK)
+def limits() -> HealthLimits:
+    """How soon an engine is taken for sick."""
+    return QUICK
+
+
+@pytest.fixture
+async def rig(limits: HealthLimits, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    monkeypatch.setattr(wiring, "HealthLimits", lambda **_: limits)
     monkeypatch.setattr(health_watch, "PERIOD_S", 0.1)
     monkeypatch.setenv("STANDBY_FAKE_ENGINE", str(FAKE_ENGINE_PROGRAM))
     async with AsyncExitStack() as stack:
@@ -106,6 +119,8 @@ async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
         stack.push_async_callback(bus.close)
         parts = await stack.enter_async_context(node(settings, server.settings()))
         made = Rig(parts, await open_tables(bus), folder)
+        await made.mirror.start()
+        stack.push_async_callback(made.mirror.stop)
         yield made
         await parts.wind_down(asyncio.Event())
         assert made.reality.all_processes() == []
@@ -136,12 +151,12 @@ def nothing(_processes: list[psutil.Process]) -> None:
         ("stopped while idle", {"spawn_child": True}, hang, False, {"engine_mute"}),
         (
             "health 200, no token",
-            {"stall_after_s": 2.0, "tokens": 10**6, "token_delay_ms": 20},
+            {"stall_after_s": 8.0, "tokens": 10**6, "token_delay_ms": 20},
             nothing,
             True,
             {"engine_stalled"},
         ),
-        ("503 for ever", {"unavailable_after_s": 2.0}, nothing, False, {"engine_unavailable", "engine_mute", "engine_stalled"}),
+        ("503 for ever", {"unavailable_after_s": 8.0}, nothing, False, {"engine_unavailable", "engine_mute", "engine_stalled"}),
     ],
 )
 async def test_a_sick_engine_is_replaced(
@@ -166,12 +181,13 @@ async def test_a_sick_engine_is_replaced(
         assert (await asking).status_code == 502
 
 
+@pytest.mark.parametrize("limits", [HealthLimits()])
 async def test_an_engine_is_not_put_to_sleep_while_it_works(rig: Rig) -> None:
     """Four streams are in flight when sleep is ordered: all end as they would have, nothing new is let in, then it sleeps."""
-    model = await model_with(rig.folder, tokens=40, token_delay_ms=25)
+    model = await model_with(rig.folder, tokens=300, token_delay_ms=25)
     await rig.order(Rung.READY, model)
     ready = await rig.until_state(InstanceState.READY)
-    streams = [asyncio.create_task(rig.ask(ready, max_tokens=40, stream=True)) for _ in range(4)]
+    streams = [asyncio.create_task(rig.ask(ready, max_tokens=300, stream=True)) for _ in range(4)]
     try:
         await until(lambda: rig.parts.door.load("i1").in_flight == 4)
         await rig.order(Rung.ASLEEP, model)

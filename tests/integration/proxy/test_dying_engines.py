@@ -8,6 +8,7 @@ import pytest
 
 from standby.domain.traffic import Tier, TrafficPolicy
 from standby.gateway.poison import REFUSED_FOR_S
+from standby.warm_pool import door_exchange
 from standby.warm_pool.door_exchange import ExchangeState
 from support.door_rig import SLOTS
 from support.engine_process import EngineProcess, engine_process
@@ -21,6 +22,12 @@ STANDARD = TrafficPolicy()
 BEST_EFFORT = TrafficPolicy(tier=Tier.BEST_EFFORT)
 # More than an engine reads at once.
 LONG = "x" * 10_000
+
+
+@pytest.fixture(autouse=True)
+def _a_killed_process_may_take_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel closes its connections and its listening socket one after the other, and not at once on a busy machine."""
+    monkeypatch.setattr(door_exchange, "_LOOKS", 50)
 
 
 async def die_with_unread(rig: FailoverRig, engine: EngineProcess, count: int, tail: str = "") -> list[RawAnswer]:

@@ -133,7 +133,7 @@ async def test_two_hundred_requests_that_end_in_every_way_leave_nothing_behind(
                 await asyncio.sleep(chance.random() * 0.05)
                 client.abort()
             else:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(60):
                     assert (await client.answer()).status in {200, 400, 404, 500, 502, 503, 504, 429}
                 client.abort()
 
@@ -141,17 +141,20 @@ async def test_two_hundred_requests_that_end_in_every_way_leave_nothing_behind(
             for _ in range(10):
                 await one()
 
+        async def well() -> bool:
+            served = [answer.status for answer in await asyncio.gather(*(rig.ask() for _ in range(4)))]
+            return served == [200] * 4 and (tier is not Tier.BEST_EFFORT or rig.open_breakers == 0)
+
         await asyncio.gather(*(ten() for _ in range(20)))
         await until(rig.settled)
         rig.door.limits = PATIENT
         for replica in rig.replicas:
             replica.behaves = answers
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             # Until the breakers have been probed, an engine's last bad answers may still be told.
-            while (await asyncio.gather(*(rig.ask() for _ in range(4))))[0].status != 200:
+            while not await well():
                 await asyncio.sleep(0.05)
         await until(rig.settled)
-        assert rig.open_breakers == 0 or tier is not Tier.BEST_EFFORT
 
 
 async def test_whether_an_answer_was_a_stream_is_told_to_the_desk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,8 +170,8 @@ async def test_an_engines_500_is_passed_on_as_it_is(traffic: TrafficPolicy) -> N
 
 async def test_an_engine_that_only_says_503_gets_no_requests_after_a_few() -> None:
     """Field case B32 at the gateway: the breaker opens, and says why in the next request's trace."""
-    rules = (BreakerRule(window=30.0, requests=3, failures_in_a_row=3),)
-    traffic = TrafficPolicy(breaker=BreakerPolicy(rules=rules, open_for=60.0))
+    rules = (BreakerRule(window=600.0, requests=3, failures_in_a_row=3),)
+    traffic = TrafficPolicy(breaker=BreakerPolicy(rules=rules, open_for=600.0, longest_open=600.0))
     async with failover_rig(declines, answers, traffic=traffic) as rig:
         for _ in range(20):
             assert (await rig.ask()).status == 200

@@ -181,6 +181,7 @@ async def test_every_cell_has_its_outcome(tier: Tier, path: str) -> None:
                 first.behaves = behaviour(fault, moment, streams=streams)
                 found[cell] = outcome_of(path, await ask(rig, path, cell))
                 await until(rig.settled)
+                await asyncio.gather(*first.tasks)  # its socket is the last thing that goes when it has died
                 if not first.engine.socket.exists():
                     await rig.revive(first)
         assert found == expected

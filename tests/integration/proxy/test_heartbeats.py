@@ -21,9 +21,10 @@ from support.raw_http import RawClient
 from support.upstream import Call
 from support.waiting import until
 
-HEARTBEAT_S = 0.1
-IDLE_LIMIT_S = 4 * HEARTBEAT_S
-QUIET_S = 2 * IDLE_LIMIT_S
+# A heartbeat may be late by eleven of its pauses before the proxy cuts.
+HEARTBEAT_S = 0.05
+IDLE_LIMIT_S = 12 * HEARTBEAT_S
+QUIET_S = 1.5 * IDLE_LIMIT_S
 ROUTES = ["v1", "endpoints/e/openai/v1"]
 
 
@@ -60,7 +61,7 @@ async def test_a_cold_start_and_a_long_prefill(rig: Rig, route: str) -> None:
         text = "".join([text_of(chunk) async for chunk in await streamed(client)])
         assert text == "".join(WORDS)
         assert proxy.cut == 0
-        assert gateway.accounts.outcomes == ["ok"]
+        await until(lambda: gateway.accounts.outcomes == ["ok"])
 
 
 async def test_without_heartbeats_it_is_cut(rig: Rig) -> None:

@@ -29,7 +29,10 @@ MARKER = "xyzzy-the-secret-of-the-prompt"
 async def ask(rig: FailoverRig, path: str = CHAT, headers: dict[str, str] | None = None, **body: Any) -> RawAnswer:
     client = await rig.gateway.connect()
     asked = {"model": "e", "messages": [{"role": "user", "content": "?"}], **body}
-    return await client.request("POST", path, rig.gateway.headers(**(headers or {})), json.dumps(asked).encode())
+    answer = await client.request("POST", path, rig.gateway.headers(**(headers or {})), json.dumps(asked).encode())
+    # Whatever is told of it has been told.
+    await until(rig.settled)
+    return answer
 
 
 def four(receiver: Receiver) -> tuple[Received, Received, Received, Received]:

@@ -14,6 +14,7 @@ from support.builders import an_instance
 from support.door_rig import INSTANCE, SLOTS, Rig
 from support.gateway_rig import GatewayRig, gateway_rig
 from support.raw_http import RawAnswer
+from support.waiting import until
 
 CHAT = "/v1/chat/completions"
 INVOKE = "/endpoints/e/invocations"
@@ -29,7 +30,9 @@ async def gateway(rig: Rig) -> AsyncIterator[GatewayRig]:
 async def asked(gateway: GatewayRig, path: str, model: str = "e", **headers: str) -> RawAnswer:
     body: dict[str, Any] = {"model": model, "messages": [{"role": "user", "content": "?"}]}
     client = await gateway.connect()
-    return await client.request("POST", path, gateway.headers(**headers), json.dumps(body).encode())
+    answer = await client.request("POST", path, gateway.headers(**headers), json.dumps(body).encode())
+    await until(lambda: gateway.desk.in_flight == 0)
+    return answer
 
 
 def priority(gateway: GatewayRig) -> Priority:

@@ -19,7 +19,7 @@ from support.waiting import until
 
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[ControlRig]:
-    async with control_rig(tmp_path) as made:
+    async with control_rig(tmp_path, settle_s=30.0) as made:
         yield made
 
 
@@ -361,7 +361,7 @@ async def test_an_update_retains_weights_and_counts_where_asked(rig: ControlRig)
 
 
 async def test_strict_mode_answers_as_aws_does(tmp_path: Path) -> None:
-    async with control_rig(tmp_path, strict=True) as strict:
+    async with control_rig(tmp_path, strict=True, settle_s=30.0) as strict:
         await strict.model(uri="s3://models/slow.tar.gz")
         await strict.config()
         await strict.endpoint()

@@ -257,7 +257,7 @@ async def test_one_that_is_pushed_out_comes_back_later_and_says_why_not_now(
         await until(lambda: nest.pool.records()[KIND].failure == "its memory is needed elsewhere")
         assert (nest.state, len(nest.made)) == ("none", 1), "nothing is broken"
         nest.books.refusal = "host memory is short"
-        await asyncio.wait_for(nest.pool.wait_ready(KIND, 60), 5)
+        await asyncio.wait_for(nest.pool.wait_ready(KIND, 600), 60)
         assert nest.pool.ready(KIND) is None, "who starts now does without"
         nest.books.refusal = ""
         await nest.pool.wait_ready(KIND, 60)
@@ -322,15 +322,16 @@ async def test_what_a_fork_had_shared_is_promised_to_the_zygote_once_the_fork_ha
     folder: Path, ledger: ProcessLedger
 ) -> None:
     """Pages are divided among those who share them; a minute later would be too late for whoever reserves meanwhile."""
-    async with nursery(folder, ledger, ZygoteLimits()) as nest:
+    # Of programs' files other processes have shares too, and these come and go: what is looked at is far more than those.
+    async with nursery(folder, ledger, ZygoteLimits(), preload="ballast64") as nest:
         nest.pool.want(KIND, "a")
         zygote = await nest.until_ready()
         await until(lambda: nest.books.held > 0)
         alone = nest.books.held
         engine = await Rig(zygote, ledger, folder).fork(1)
         nest.pool.fork_ended(KIND)
-        await until(lambda: nest.books.held < alone - 2**20)
+        await until(lambda: nest.books.held < alone - 16 * 2**20)
         await engine.stop(0)
         nest.pool.fork_ended(KIND)
-        await until(lambda: nest.books.held > alone - 2**20)
+        await until(lambda: nest.books.held > alone - 16 * 2**20)
         assert len(nest.made) == 1

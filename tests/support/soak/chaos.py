@@ -18,8 +18,10 @@ from standby.cli.supervisor import Child
 from support.deployment import Deployment, gateway_name
 
 # Until the caller's side of a connection hears of it.
-AFTERMATH_S: Final = 2.0
+AFTERMATH_S: Final = 5.0
 RETURN_LIMIT_S: Final = 60.0
+# Until a gateway that is told to stop has closed its listener, and whoever came in that moment knows it.
+CLOSING_S: Final = 3.0
 
 
 @dataclass
@@ -36,7 +38,7 @@ class Blows:
 
     def closed(self, gateway: int, began: float, ended: float) -> bool:
         """Whether the gateway closed its listener in the moment in which a connection came, and ended at once."""
-        return ended - began < 1.0 and any(one == gateway and began - 1.0 <= at <= ended for one, at in self.stops)
+        return ended - began < CLOSING_S and any(one == gateway and began - CLOSING_S <= at <= ended for one, at in self.stops)
 
 
 @dataclass

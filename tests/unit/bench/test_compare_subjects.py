@@ -45,7 +45,7 @@ class Api:
         }
 
 
-def a_subject(api: Api, *, rung: str = "cold", limit_s: float = 5.0, evict: bool = False) -> StandbySubject:
+def a_subject(api: Api, *, rung: str = "cold", limit_s: float = 30.0, evict: bool = False) -> StandbySubject:
     return StandbySubject(a_target(), cast("Client", api), "smol", rung, limit_s, evict)
 
 

@@ -39,8 +39,9 @@ def test_help_names_every_command() -> None:
     answer = RUNNER.invoke(app, ["--help"])
 
     assert answer.exit_code == 0
-    for name in [*COMMANDS, "controller", "node"]:
+    for name in [*COMMANDS, "controller", "node", "simulate"]:
         assert name in answer.output
+    assert "From standby." not in answer.output, "a component of our own has no words of its own in the help"
 
 
 def test_help_imports_no_command() -> None:

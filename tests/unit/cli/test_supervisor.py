@@ -33,7 +33,7 @@ async def test_a_child_that_ends_is_told_with_its_own_words(tmp_path: Path, capl
     await child.start()
     try:
         child.require_alive()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not child.ends:
                 await asyncio.sleep(0.02)
         with pytest.raises(ConfigurationError) as told:
@@ -54,7 +54,7 @@ async def test_a_restart_that_was_asked_for_is_no_warning(tmp_path: Path, caplog
     await child.start()
     try:
         for ups in (1, 2):
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 while child.log.read_text().count("up") < ups:
                     await asyncio.sleep(0.02)
             if ups == 1:
@@ -76,7 +76,7 @@ async def test_hurry_sends_a_second_signal_to_who_takes_his_time(tmp_path: Path)
     program = (sys.executable, "-c", script)
     child = Child("gateway", [], dict(os.environ), tmp_path / "g.log", grace_s=600.0, program=program)
     await child.start()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while "up" not in child.log.read_text():
             await asyncio.sleep(0.02)
         stopping = asyncio.create_task(child.stop())

@@ -234,7 +234,7 @@ async def test_memory_that_comes_back_late_is_waited_for() -> None:
     async with devices_of(machine, told) as devices:
         expected = devices.baseline(["GPU-aaaa", "cpu-0"], [own])
         assert expected == {"GPU-aaaa": 2 * GIB}
-        waiting = asyncio.create_task(devices.settled(["GPU-aaaa", "cpu-0"], [own], expected, 20))
+        waiting = asyncio.create_task(devices.settled(["GPU-aaaa", "cpu-0"], [own], expected, 60))
         await asyncio.sleep(0.1)
         del card.processes[own]
         await asyncio.sleep(0.1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from standby.gateway.answer_headers import ROUTE, answer_headers
+from standby.gateway.answer_headers import answer_headers
 from standby.sagemaker.runtime.contract import Arrival, Job
+from standby.wire.headers import ROUTE
 from support.past_requests import a_grant
 
 

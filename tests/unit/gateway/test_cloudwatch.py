@@ -59,6 +59,7 @@ def test_times_are_microseconds_and_a_start_counts_once() -> None:
     for activation in (climbed, climbed, None):
         account.ended("ok")
         account.served(grant(desk, activation=activation), 0.25, 1.0)
+    accounts.settle()
     assert value("Invocations_total", "timed") == 3
     assert (value("ModelLatency_sum", "timed"), value("ModelLatency_count", "timed")) == (2_250_000, 3)
     assert value("OverheadLatency_sum", "timed") == 750_000
@@ -85,6 +86,7 @@ def test_a_component_has_its_endpoints_dimensions_and_its_own() -> None:
     desks = [desk_of(an_endpoint(name=component_endpoint(name), served_name=f"base/{name}")) for name in ("one", "two")]
     for desk in desks:
         accounts.of(desk).ended("ok")
+    accounts.settle()
     assert value("Invocations_total", "base", "one") == value("Invocations_total", "base", "two") == 1
     desks[0].endpoint_removed()
     accounts.close(desks[0])

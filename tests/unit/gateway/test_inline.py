@@ -91,7 +91,7 @@ async def test_watch_tells_once_that_the_client_has_left() -> None:
     await asyncio.sleep(0)
     assert not gone.is_set()
     messages.put_nowait({"type": "http.disconnect"})
-    await asyncio.wait_for(gone.wait(), 5)
+    await asyncio.wait_for(gone.wait(), 30)
     watch.stop()
 
 
@@ -116,4 +116,4 @@ async def test_failing_receive_counts_as_a_client_that_left() -> None:
 
     ClientWatch(receive, gone.set)
     failing.set()
-    await asyncio.wait_for(gone.wait(), 5)
+    await asyncio.wait_for(gone.wait(), 30)

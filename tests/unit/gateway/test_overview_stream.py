@@ -36,7 +36,7 @@ async def test_a_stream_that_nobody_reads_ends_and_leaves_nothing(monkeypatch: p
         if message.get("body"):
             await asyncio.Event().wait()
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await Stream(pieces())(SCOPE, never, send)
 
     assert closed == ["closed"]
@@ -61,7 +61,7 @@ async def test_a_caller_who_leaves_while_something_is_sent_leaves_nothing() -> N
         await sending.wait()
         return {"type": "http.disconnect"}
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await Stream(pieces())(SCOPE, receive, send)
 
     assert closed == ["closed"]

@@ -16,6 +16,7 @@ from standby.domain.endpoint import EndpointStatus, Failure, ScalePolicy, Varian
 from standby.domain.errors import EndpointNotFound, VariantNotFound
 from standby.domain.instance import InstanceState
 from standby.domain.serving import variants_now, version_of
+from standby.gateway import desk as desk_module
 from standby.gateway import sessions
 from standby.gateway.desk import AllRooms, Desk, Grant, Route
 from standby.gateway.hall import Hall
@@ -253,7 +254,8 @@ async def test_under_a_limit_a_full_instance_of_a_session_is_waited_for_while_an
     assert (desk.queued, desk.outstanding) == (0, {})
 
 
-async def test_a_long_pause_of_one_instance_delays_nobody_who_waits_for_another_one() -> None:
+async def test_a_long_pause_of_one_instance_delays_nobody_who_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk_module, "CONNECT_PAUSE_S", 4.0)
     rig = Rig()
     rig.routes(Variant(model="m"))
     desk = rig.hall.desk(None)
@@ -268,9 +270,9 @@ async def test_a_long_pause_of_one_instance_delays_nobody_who_waits_for_another_
     waiting = [rig.ask(desk, session) for session in mine]
     await turn()
     rig.now += 0.5
-    await until(waiting[0].done, "the short pause is over", within_s=0.8)
+    await until(waiting[0].done, "the short pause is over", within_s=2.5)
     desk.release(waiting[0].result())
-    rig.now += 1
+    rig.now += 4
     await until(waiting[1].done, "the long pause is over")
     desk.release(waiting[1].result())
 

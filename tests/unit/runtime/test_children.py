@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ from standby.runtime.process_group import members
 from standby.runtime.procfs import process_stat
 from support.waiting import until
 
-MARK = "c" * 32
+# Of these tests alone, also where another run of them is under way on this machine.
+MARK = secrets.token_hex(16)
+LIMIT_S = 60.0
 # Starts a helper that ends when its parent has ended, says its number, and ends.
 PARENT = (
     "import os, subprocess, sys; helper = subprocess.Popen([sys.executable, '-c', 'import sys; sys.stdin.read()'],"
@@ -47,7 +50,7 @@ def half_ended(pid: int) -> bool:
 async def test_a_helper_that_ended_in_the_group_of_its_dead_engine_is_buried_at_stop(tmp_path: Path) -> None:
     become_subreaper()
     process = spawn([sys.executable, "-c", PARENT.format(False)], log=tmp_path / "log", mark=MARK)
-    await asyncio.wait_for(process.exited, 10)
+    await asyncio.wait_for(process.exited, LIMIT_S)
     helper = int((tmp_path / "log").read_text())
     await until(lambda: zombie(helper))
     await process.stop(0)
@@ -58,7 +61,7 @@ async def test_a_helper_whose_threads_outlive_its_main_thread_is_ended_and_burie
     """It looks like a zombie, holds all its memory, and cannot be waited for."""
     become_subreaper()
     process = spawn([sys.executable, "-c", HALF_ENDED], log=tmp_path / "log", mark=MARK)
-    await asyncio.wait_for(process.exited, 10)
+    await asyncio.wait_for(process.exited, LIMIT_S)
     helper = int((tmp_path / "log").read_text())
     await until(lambda: (stat := process_stat(helper)) is not None and stat.state == "Z")
     assert helper in {stat.pid for stat in members(MARK, group=process.pid)}, "a thread of it still runs"
@@ -70,7 +73,7 @@ async def test_a_stray_of_a_session_of_its_own_is_buried_at_the_second_look(tmp_
     """At the first one it might still be a child that its owner is about to wait for."""
     become_subreaper()
     process = spawn([sys.executable, "-c", PARENT.format(True)], log=tmp_path / "log", mark=MARK)
-    await asyncio.wait_for(process.exited, 10)
+    await asyncio.wait_for(process.exited, LIMIT_S)
     helper = int((tmp_path / "log").read_text())
     await until(lambda: zombie(helper))
     sweep = StraySweep()

@@ -16,6 +16,8 @@ from standby.runtime.process_ledger import ProcessLedger, ProcessRecord
 from standby.runtime.procfs import process_stat, resident
 from support.fake_engine_spec import FAKE_ENGINE_PROGRAM, fake_spec, running
 
+LIMIT_S = 60.0
+
 
 async def test_health_that_lies_is_caught_by_the_probe(engine: FakeEngine, run_dir: Path) -> None:
     """Listening is not loaded, and 200 on health is not able to generate (field case B10)."""
@@ -26,7 +28,7 @@ async def test_health_that_lies_is_caught_by_the_probe(engine: FakeEngine, run_d
 
 async def test_an_engine_that_listens_before_it_is_ready_is_waited_for(engine: FakeEngine, run_dir: Path) -> None:
     async with running(engine, fake_spec(run_dir, start_delay_s=0.1, ready_after_s=0.5)) as handle:
-        assert (await engine.probe(handle, 5)).pieces == ("The",)
+        assert (await engine.probe(handle, LIMIT_S)).pieces == ("The",)
 
 
 async def test_an_engine_that_is_never_ready_runs_into_the_limit(engine: FakeEngine, run_dir: Path) -> None:
@@ -39,8 +41,8 @@ async def test_an_engine_that_is_never_ready_runs_into_the_limit(engine: FakeEng
 async def test_a_failing_first_completion_fails_the_probe_and_the_second_passes(engine: FakeEngine, run_dir: Path) -> None:
     async with running(engine, fake_spec(run_dir, first_completion_500=True)) as handle:
         with pytest.raises(ProbeFailed, match="with 500"):
-            await engine.probe(handle, 5)
-        await engine.probe(handle, 5)
+            await engine.probe(handle, LIMIT_S)
+        await engine.probe(handle, LIMIT_S)
 
 
 async def test_an_engine_that_stalls_fails_the_probe_at_its_limit(engine: FakeEngine, run_dir: Path) -> None:
@@ -53,8 +55,8 @@ async def test_an_engine_that_stalls_fails_the_probe_at_its_limit(engine: FakeEn
 async def test_an_engine_that_dies_on_its_first_token_fails_the_probe(engine: FakeEngine, run_dir: Path) -> None:
     async with running(engine, fake_spec(run_dir, die_after_tokens=0)) as handle:
         with pytest.raises(ProbeFailed, match=r"closed the connection|reset"):
-            await engine.probe(handle, 5)
-        assert (await asyncio.wait_for(handle.exited, 5)).words == "killed by signal 9 (SIGKILL)"
+            await engine.probe(handle, LIMIT_S)
+        assert (await asyncio.wait_for(handle.exited, LIMIT_S)).words == "killed by signal 9 (SIGKILL)"
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,7 @@ async def test_an_engine_that_dies_on_its_first_token_fails_the_probe(engine: Fa
 async def test_a_failed_start_says_how_it_ended(engine: FakeEngine, run_dir: Path, code: int, words: str) -> None:
     async with running(engine, fake_spec(run_dir, fail_start=code), loaded=False) as handle:
         with pytest.raises(EngineStartFailed) as caught:
-            await engine.wait_loaded(handle, 10)
+            await engine.wait_loaded(handle, LIMIT_S)
     failure = failure_of(caught.value)
     assert failure.reason == f"engine ended while it loaded: {words}"
     assert failure.first_error == "error: the fake engine was told to fail"
@@ -93,7 +95,7 @@ async def test_the_log_of_the_life_before_is_kept(engine: FakeEngine, run_dir: P
     for epoch in (1, 2):
         spec = fake_spec(run_dir, epoch=epoch, fail_start=1, fail_message=f"life {epoch}")
         async with running(engine, spec, loaded=False) as handle:
-            await asyncio.wait_for(handle.exited, 10)
+            await asyncio.wait_for(handle.exited, LIMIT_S)
     assert handle.log.read_text() == "life 2\n"
     assert handle.log.with_name("fake1.previous.log").read_text() == "life 1\n"
 

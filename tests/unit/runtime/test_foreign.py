@@ -27,7 +27,7 @@ INSIDE_ENGINE = (
 
 
 def run(command: list[str], cwd: Path) -> str:
-    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=cwd, timeout=30, env={}).stdout
+    return subprocess.run(command, check=True, capture_output=True, text=True, cwd=cwd, timeout=120, env={}).stdout
 
 
 def test_a_module_of_ours_runs_where_standby_is_not_installed(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_the_engines_package_wins_over_ours_of_the_same_name(tmp_path: Path, lay
     roots = os.pathsep.join(str(part.parent) for part in parts)
     command = [str(FOREIGN), bootstrap.__file__, roots, "standby.probe"]
     said = subprocess.run(
-        command, check=True, capture_output=True, text=True, timeout=30, env={"PYTHONPATH": str(theirs)}
+        command, check=True, capture_output=True, text=True, timeout=120, env={"PYTHONPATH": str(theirs)}
     ).stdout
     assert said == "engine\n"
 

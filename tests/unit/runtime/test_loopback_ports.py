@@ -21,8 +21,18 @@ def test_no_two_engines_get_the_same_port_until_it_is_given_back() -> None:
 
 
 def test_a_port_can_be_bound_by_a_program_that_reuses_no_addresses() -> None:
-    with closing(socket.socket()) as engine:
-        engine.bind((LOOPBACK, LoopbackPorts().take()))
+    ports = LoopbackPorts()
+
+    def can_be_bound() -> bool:
+        with closing(socket.socket()) as engine:
+            try:
+                engine.bind((LOOPBACK, ports.take()))
+            except OSError:
+                return False
+            return True
+
+    # Anybody on this machine may take a port between our look and the bind.
+    assert any(can_be_bound() for _ in range(10))
 
 
 def test_where_only_ports_in_use_are_offered_it_gives_up_and_says_how_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from support import engine_parent
 from support.fake_engine_spec import fake_spec
 from support.real_model import real_model_path
 
+LIMIT_S = 60.0
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 
@@ -28,7 +29,7 @@ def alive(pid: int) -> bool:
 
 
 async def until_dead(pid: int) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(LIMIT_S):
         while alive(pid):
             await asyncio.sleep(0.01)
 
@@ -39,7 +40,7 @@ async def killed_agent(run_dir: Path, *arguments: str) -> list[int]:
         sys.executable, engine_parent.__file__, str(run_dir), str(run_dir / "ledger"), *arguments, stdout=subprocess.PIPE
     )
     assert parent.stdout is not None
-    numbers = sorted(int(pid) for pid in (await asyncio.wait_for(parent.stdout.readline(), 30)).split())
+    numbers = sorted(int(pid) for pid in (await asyncio.wait_for(parent.stdout.readline(), LIMIT_S)).split())
     parent.kill()
     await parent.wait()
     return numbers

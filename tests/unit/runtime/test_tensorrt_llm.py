@@ -26,13 +26,14 @@ from support.fake_engine_spec import SERVED_NAME, running
 from support.trtllm import HOT_OR_COLD, SLEEPING, trtllm_adapter, trtllm_spec
 from support.waiting import until
 
+LIMIT_S = 60.0
 BOTH = pytest.mark.parametrize("version", [HOT_OR_COLD, SLEEPING])
 
 
 def client(handle: EngineHandle) -> httpx.AsyncClient:
     assert isinstance(handle.address, tuple)
     host, port = handle.address
-    return httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=20)
+    return httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=LIMIT_S)
 
 
 async def status_of(handle: EngineHandle, **body: object) -> int:
@@ -48,7 +49,7 @@ async def test_it_is_ready_when_it_has_generated_a_token_however_it_behaves_unti
     """1.2 refuses connections, later versions answer 503 to everything (field case B10)."""
     engine = trtllm_adapter(ledger, version)
     async with running(engine, trtllm_spec(run_dir, version=version, ready_after_s=0.4)) as handle:
-        probe = await engine.probe(handle, 5, tokens=4, margins=True)
+        probe = await engine.probe(handle, LIMIT_S, tokens=4, margins=True)
     assert probe.pieces == ("The", " capital", " of", " France")
     assert all(margin > 2 for margin in probe.margins)
 
@@ -58,7 +59,7 @@ async def test_health_that_lies_is_not_believed(ledger: ProcessLedger, run_dir: 
     engine = trtllm_adapter(ledger)
     async with running(engine, trtllm_spec(run_dir, generation_fails=True), loaded=False) as handle:
         with pytest.raises(EngineStartFailed, match="generates nothing, it answers 500") as caught:
-            await engine.wait_loaded(handle, 10)
+            await engine.wait_loaded(handle, LIMIT_S)
     assert failure_of(caught.value).code == "engine_generates_nothing"
 
 
@@ -78,7 +79,7 @@ async def test_a_key_that_the_engine_does_not_know_ends_its_start_with_the_keys_
     spec = trtllm_spec(run_dir, version=HOT_OR_COLD, options={"priority": True})
     async with running(engine, spec, loaded=False) as handle:
         with pytest.raises(EngineStartFailed, match="engine ended while it loaded: exit code 1"):
-            await engine.wait_loaded(handle, 10)
+            await engine.wait_loaded(handle, LIMIT_S)
         assert "waiting_queue_policy" in handle.log.read_text()
 
 
@@ -94,7 +95,7 @@ async def test_a_port_that_was_taken_meanwhile_is_said_and_the_next_start_gets_a
             patched.setattr(engine._ports, "take", lambda: taken)
             async with running(engine, trtllm_spec(run_dir), loaded=False) as handle:
                 with pytest.raises(EngineStartFailed, match=f"port {taken} was taken by another program") as caught:
-                    await engine.wait_loaded(handle, 10)
+                    await engine.wait_loaded(handle, LIMIT_S)
         assert failure_of(caught.value).code == "engine_port_taken"
         async with running(engine, trtllm_spec(run_dir, epoch=2)) as handle:
             assert handle.address != (LOOPBACK, taken)
@@ -146,12 +147,12 @@ async def test_everything_is_in_the_file_and_the_command_line_has_the_rest(ledge
 async def test_load_is_read_from_records_that_are_gone_once_read(ledger: ProcessLedger, run_dir: Path) -> None:
     engine = trtllm_adapter(ledger)
     async with running(engine, trtllm_spec(run_dir, token_delay_ms=20, tokens=10_000)) as handle, client(handle) as http:
-        idle = await engine.load(handle, 5)
+        idle = await engine.load(handle, LIMIT_S)
         assert idle.running == 0
         asked = {"model": SERVED_NAME, "prompt": "Hi", "stream": True}
         async with http.stream("POST", "/v1/completions", json=asked) as answer:
             await anext(answer.aiter_lines())
-            first = await engine.load(handle, 5)
+            first = await engine.load(handle, LIMIT_S)
             assert first.running == 1
             assert first.progress is not None
             await until(lambda: grown(engine, handle, first), "progress grows")
@@ -166,7 +167,7 @@ async def test_an_engine_that_was_stopped_between_two_looks_says_so(ledger: Proc
 
 
 async def grown(engine: TensorRtLlm, handle: EngineHandle, before: EngineLoad) -> bool:
-    now = await engine.load(handle, 5)
+    now = await engine.load(handle, LIMIT_S)
     return now.running == 1 and (now.progress or 0) > (before.progress or 0)
 
 
@@ -184,14 +185,14 @@ async def test_metrics_of_requests_exist_where_they_were_asked_for(ledger: Proce
     async with running(engine, trtllm_spec(run_dir)) as handle:
         assert await engine.metrics(handle, 5) == {}
     async with running(engine, trtllm_spec(run_dir, epoch=2, options={"request_metrics": True})) as handle:
-        await engine.probe(handle, 5)
+        await engine.probe(handle, LIMIT_S)
         assert (await engine.metrics(handle, 5))["trtllm_request_success_total"] == 1
 
 
 async def test_an_engine_that_refuses_alternatives_is_probed_without_margins(ledger: ProcessLedger, run_dir: Path) -> None:
     engine = trtllm_adapter(ledger)
     async with running(engine, trtllm_spec(run_dir, refuse_logprobs=True)) as handle:
-        probe = await engine.probe(handle, 5, tokens=2, margins=True)
+        probe = await engine.probe(handle, LIMIT_S, tokens=2, margins=True)
     assert probe.pieces == ("The capital",)
     assert probe.margins == ()
 
@@ -220,7 +221,7 @@ async def test_hot_or_cold_says_so_and_stays_ready(ledger: ProcessLedger, run_di
     async with running(engine, trtllm_spec(run_dir)) as handle:
         with pytest.raises(EngineError, match="cannot sleep: it is hot or cold"):
             await engine.suspend(handle)
-        assert (await engine.probe(handle, 5)).pieces == ("The",)
+        assert (await engine.probe(handle, LIMIT_S)).pieces == ("The",)
 
 
 async def test_a_version_that_sleeps_gives_its_workers_memory_back_and_takes_it_again(
@@ -235,7 +236,7 @@ async def test_a_version_that_sleeps_gives_its_workers_memory_back_and_takes_it_
         assert result.depth == "released"
         await engine.resume(handle)
         assert held(handle) - result.resident_after > 60 * 2**20
-        assert (await engine.probe(handle, 5)).pieces == ("The",)
+        assert (await engine.probe(handle, LIMIT_S)).pieces == ("The",)
 
 
 def held(handle: EngineHandle) -> int:
@@ -257,7 +258,7 @@ async def test_memory_routes_obey_nobody_else(ledger: ProcessLedger, run_dir: Pa
     engine = trtllm_adapter(ledger, SLEEPING)
     async with running(engine, trtllm_spec(run_dir, version=SLEEPING)) as handle, client(handle) as http:
         assert (await http.post("/release_memory")).status_code == 401
-        assert (await engine.probe(handle, 5)).pieces == ("The",)
+        assert (await engine.probe(handle, LIMIT_S)).pieces == ("The",)
 
 
 async def test_a_request_that_never_ends_does_not_hold_up_the_end(ledger: ProcessLedger, run_dir: Path) -> None:
@@ -290,7 +291,7 @@ async def test_workers_in_sessions_of_their_own_are_found_by_their_mark(
         sessions = {stat.session for stat in members(handle.process.mark)}
         assert len(sessions) == 3
         handle.process.send(number)
-        await asyncio.wait_for(handle.exited, 5)
+        await asyncio.wait_for(handle.exited, LIMIT_S)
         if number is signal.SIGKILL or not loaded:
             assert len(members(handle.process.mark)) == 2
         await engine.stop(handle, 1)
@@ -305,7 +306,7 @@ async def test_two_instances_have_two_ports(ledger: ProcessLedger, run_dir: Path
         running(engine, trtllm_spec(run_dir, instance="two")) as two,
     ):
         assert one.address != two.address
-        assert (await engine.probe(one, 5)).pieces == (await engine.probe(two, 5)).pieces
+        assert (await engine.probe(one, LIMIT_S)).pieces == (await engine.probe(two, LIMIT_S)).pieces
 
 
 async def test_an_engine_that_answers_503_for_ever_fails_its_probe_in_time(ledger: ProcessLedger, run_dir: Path) -> None:

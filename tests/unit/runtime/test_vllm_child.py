@@ -39,7 +39,7 @@ def run(answer: str) -> tuple[subprocess.CompletedProcess[bytes], bytes]:
                 env={**os.environ, "STANDBY_READY_FD": str(write_end)},
                 pass_fds=(write_end,),
                 capture_output=True,
-                timeout=30,
+                timeout=120,
                 check=False,
             )
         os.close(write_end)

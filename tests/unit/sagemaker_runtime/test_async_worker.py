@@ -279,7 +279,7 @@ async def test_a_worker_that_is_cancelled_ends() -> None:
     await began.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, 30)
 
 
 async def test_what_cannot_be_read_is_dropped() -> None:

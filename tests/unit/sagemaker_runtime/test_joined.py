@@ -56,7 +56,7 @@ async def test_a_run_outlives_its_caller_and_ends_when_nobody_comes_back(clock: 
     assert not ended.is_set(), "somebody waits again"
     run.joiner_left(waiting, comes_again=True)
     run.joiner_left(waiting, comes_again=True)
-    await asyncio.wait_for(ended.wait(), 5)
+    await asyncio.wait_for(ended.wait(), 30)
 
 
 async def test_the_last_attempt_of_an_sdk_ends_the_run_at_once(clock: Ticking) -> None:

@@ -37,14 +37,14 @@ async def test_what_is_added_is_worked_off_in_order_in_another_thread() -> None:
     await until(lambda: len(work.taken) == 100)
     assert work.taken == [f"{number}" for number in range(100)]
     assert work.threads == {"worker"}
-    await background.close(5)
+    await background.close(30)
 
 
 async def test_the_end_takes_what_waits_along() -> None:
     work, lost = Work(), Counter[str]()
     background = Background("worker", work, lost=lambda count, why: lost.update({why: count}), after_s=60)
     background.add("last")
-    await background.close(5)
+    await background.close(30)
     assert work.taken == ["last"]
     background.add("too late")
     assert lost == {"queue": 1}
@@ -74,12 +74,11 @@ async def test_a_batch_that_breaks_is_lost_and_the_next_one_is_not() -> None:
     background.add("whole")
     await until(lambda: work.taken)
     assert (work.taken, lost) == (["whole"], {"error": 1})
-    await background.close(5)
+    await background.close(30)
 
 
 async def test_nothing_is_started_where_nothing_is_added() -> None:
-    before = threading.active_count()
-    background: Background[str] = Background("worker", Work())
-    await background.close(5)
-    assert threading.active_count() == before
+    background: Background[str] = Background("nobody-starts-it", Work())
+    await background.close(30)
+    assert "nobody-starts-it" not in {thread.name for thread in threading.enumerate()}
     await asyncio.sleep(0)

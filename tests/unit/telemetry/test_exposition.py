@@ -21,11 +21,12 @@ def a_registry() -> tuple[CollectorRegistry, Gauge]:
 
 
 async def scrape(port: str, path: str = "/metrics") -> str:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         return (await client.get(f"http://127.0.0.1:{port}{path}")).text
 
 
-async def test_figures_are_brought_up_to_date_before_each_scrape(tmp_path: Path) -> None:
+async def test_figures_are_brought_up_to_date_before_each_scrape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exposition, "REFRESH_LIMIT_S", 30.0)
     registry, gauge = a_registry()
     file = tmp_path / "port"
     async with exposed(registry, 0, gauge.inc, variable="STANDBY_METRICS_PORT", port_file=str(file)):
@@ -46,7 +47,7 @@ async def test_a_loop_that_hangs_does_not_hang_the_scrape(tmp_path: Path, monkey
         url = f"http://127.0.0.1:{file.read_text()}/metrics"
         # Nothing runs in the loop while this very thread waits for the answer.
         with ThreadPoolExecutor(1) as other:
-            text = other.submit(lambda: httpx.get(url, trust_env=False).text).result(timeout=10)
+            text = other.submit(lambda: httpx.get(url, trust_env=False, timeout=60).text).result(timeout=60)
     assert "asked 7.0" in text
 
 

@@ -120,7 +120,7 @@ async def test_what_arrived_is_counted() -> None:
         assert tracing is not None
         tracing.add(lambda: [span])
         tracing.add(lambda: [span, span])
-        await tracing.close(5)
+        await tracing.close(30)
     assert len(receiver.spans) == 3
     assert metrics.SPANS_EXPORTED._value.get() == before + 3
     assert receiver.headers[0]["x-key"] == "v"

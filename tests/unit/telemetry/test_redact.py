@@ -18,6 +18,7 @@ from standby.gateway.keys import generate
 from standby.telemetry import redact
 from standby.telemetry.logs import HumanFormatter, JsonFormatter
 from standby.telemetry.redact import mask, masked_value, may_hold_secrets, secrets_of
+from standby.telemetry.tracing_settings import TracingSettings
 
 KEY = generate()
 PLAIN = "correct-horse-battery"
@@ -169,3 +170,13 @@ def test_no_part_of_a_record_carries_one(formatter: logging.Formatter) -> None:
 
 def _break() -> None:
     raise RuntimeError(f"outer {KEY} {PLAIN}") from ValueError(f"inner {SIGNED}")
+
+
+def test_each_value_of_a_list_of_headers_is_hidden_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector that refuses may repeat a header's value without its name; schemes and names are no secrets."""
+    monkeypatch.setattr(redact, "_given", [])
+    headers = SecretStr("x-team=qwe123, authorization=Bearer hush-hush,tenant=abc,x-sign=a=b=c==")
+    redact.hide(secrets_of(TracingSettings(otlp_headers=headers)))
+
+    told = "no qwe123 here; Bearer is a scheme, hush-hush, abc, a=b=c==, x-team, authorization"
+    assert mask(told) == "no **** here; Bearer is a scheme, ****, abc, ****, x-team, authorization"

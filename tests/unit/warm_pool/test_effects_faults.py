@@ -371,5 +371,5 @@ async def test_the_second_signal_ends_the_agent_even_when_an_engine_does_not(
         await rig.turn()
         assert (leaving.done(), rig.state("a")) == (False, S.STOPPING)
         hurry.set()
-        await asyncio.wait_for(leaving, 5)
+        await asyncio.wait_for(leaving, 30)
         assert rig.state("a") is S.STOPPING

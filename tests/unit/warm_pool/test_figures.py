@@ -6,12 +6,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from standby.domain.endpoint import Failure
 from standby.domain.instance import InstanceState, Phase, Rung
 from standby.domain.model import EngineKind
 from standby.domain.node import Device, DeviceKind
 from standby.runtime.engines.base import Capabilities
+from standby.runtime.engines.llama_cpp import LlamaCpp
 from standby.runtime.lifecycle_values import Exited, Lifecycle
+from standby.runtime.process_ledger import ProcessLedger
 from standby.telemetry import metrics
 from standby.warm_pool import counted
 from standby.warm_pool.byte_seconds import KEPT_S
@@ -119,14 +123,14 @@ def test_devices_come_and_go() -> None:
 
 def test_engines_on_processors_are_told_where_a_gpu_would_do() -> None:
     node = Node("off-device")
-    node.rig.engine.capabilities = Capabilities(sleep=True, device=DeviceKind.CPU)
+    node.rig.engine.capabilities = Capabilities(sleep=True, device=DeviceKind.CPU, for_gpus=True)
     node.add("i1", InstanceState.READY)
     node.add("i2", InstanceState.STAGED)
     assert node.tells("standby_off_device_instances") == 1
     node.devices = (CPU, GPU.model_copy(update={"cordoned": "Xid 79"}))
     assert node.tells("standby_off_device_instances") == 0, "no GPU is fit"
     node.devices = (CPU, GPU)
-    node.rig.engine.capabilities = Capabilities(sleep=True, device=DeviceKind.GPU)
+    node.rig.engine.capabilities = Capabilities(sleep=True, device=DeviceKind.GPU, for_gpus=True)
     assert node.tells("standby_off_device_instances") == 0
 
 
@@ -153,9 +157,13 @@ def test_a_climb_is_counted_by_its_rung_and_phases_and_a_failed_one_has_none() -
     climb = Climb(Rung.STAGED, began=10.0, called_at=0.0, demand_at=None)
     climb.phases = {Phase.LOADED: 1500.0, Phase.PROBED: 500.0}
     told = metrics.NODE.get_sample_value
-    counted.climbed("climber", climb, 12.5, ready=True)
-    counted.climbed("climber", climb, 99.0, ready=False)
+    model, climbs = an_assignment().model, counted.Climbs()
+    climbs.ended("climber", climb, model, 12.5, ready=True)
+    climbs.ended("climber", climb, model, 99.0, ready=False)
     place = {"node": "climber", "rung": "staged"}
+    version = {"engine": model.engine.value, "version": model.manifest.digest[:12]}
+    assert told("standby_version_activation_seconds_sum", {**place, **version}) == 2.5
+    assert told("standby_version_activation_seconds_count", {**place, **version}) == 1
     assert told("standby_activation_seconds_sum", place) == 2.5
     assert told("standby_activation_phase_seconds_sum", {**place, "phase": "loaded"}) == 1.5
     assert told("standby_activation_phase_seconds_count", {**place, "phase": "probed"}) == 1
@@ -172,3 +180,25 @@ def test_an_engines_death_is_counted_once() -> None:
     counted.stepped(managed, event, after, after)
     labels = {"node": "deaths", "engine": managed.assignment.model.engine.value}
     assert metrics.NODE.get_sample_value("standby_engine_failures_total", labels) == 1
+
+
+def test_an_engine_that_is_meant_for_processors_is_off_no_device(tmp_path: Path) -> None:
+    """llama.cpp beside vLLM on a node with GPUs is no mismatch: it would compute on processors anywhere."""
+    node = Node("meant-so")
+    node.rig.engine.capabilities = LlamaCpp(ProcessLedger(tmp_path / "ledger")).capabilities
+    node.add("i1", InstanceState.READY)
+    assert node.tells("standby_off_device_instances") == 0
+
+
+def test_of_ever_new_models_only_the_last_to_climb_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counted, "MOST_VERSIONS", 2)
+    climb, climbs, model = Climb(Rung.STAGED, began=0.0, called_at=0.0, demand_at=None), counted.Climbs(), an_assignment().model
+    for letter in "abac":
+        manifest = model.manifest.model_copy(update={"digest": letter * 64})
+        climbs.ended("many", climb, model.model_copy(update={"manifest": manifest}), 1.0, ready=True)
+
+    def count(letter: str) -> float | None:
+        labels = {"node": "many", "rung": "staged", "engine": model.engine.value, "version": letter * 12}
+        return metrics.NODE.get_sample_value("standby_version_activation_seconds_count", labels)
+
+    assert [count(letter) for letter in "abc"] == [2, None, 1]

@@ -33,6 +33,8 @@ from support.builders import an_assignment
 from support.waiting import until
 
 MIB = 1024 * 1024
+# Of this run alone: another one may be under way on this machine.
+MARK = f"mark-of-the-meter-{os.getpid()}"
 # A leader that has held 64 MiB more, a child with 32 MiB of its own, a helper in a session of its own with 16 MiB.
 PROGRAM = """
 import os, sys, time
@@ -54,16 +56,16 @@ time.sleep(600)
 
 @pytest.fixture
 def tree() -> Iterator[Tree]:
-    environment = {**os.environ, MARK_VARIABLE: "mark-of-the-meter"}
+    environment = {**os.environ, MARK_VARIABLE: MARK}
     process = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, env=environment, start_new_session=True)
     assert process.stdout is not None
     try:
         said = b""
         while len(said) < 3:
             said += os.read(process.stdout.fileno(), 3)
-        yield Tree("mark-of-the-meter", process.pid)
+        yield Tree(MARK, process.pid)
     finally:
-        for pid in tree_memory.members({"t": Tree("mark-of-the-meter", process.pid)})["t"]:
+        for pid in tree_memory.members({"t": Tree(MARK, process.pid)})["t"]:
             os.kill(pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()

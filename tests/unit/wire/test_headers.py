@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
 from standby.wire.headers import Refusal, header_lines, listed_in_connection, status_line
 from standby.wire.sse import error_event
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize(
@@ -55,3 +58,10 @@ def test_error_event_stands_alone(tail: bytes, prefix: bytes) -> None:
         "code": "engine_died",
         "param": None,
     }
+
+
+def test_every_header_of_ours_is_named_in_one_place() -> None:
+    """Gateway, bench and commands would otherwise drift apart one literal at a time."""
+    sources = (path for part in ("platform", "controller", "runtime", "warm_pool") for path in (ROOT / part).rglob("*.py"))
+    naming = [path.name for path in sources if '"x-standby-' in path.read_text(encoding="utf-8")]
+    assert naming == ["headers.py"]
