@@ -17,6 +17,7 @@ from typing import Final
 from standby.bench.baseline_container import Container
 from standby.domain.errors import StandbyError
 from standby.host.tasks import end
+from standby.wire.headers import PHASES_MS, RUNG, WAIT_MS
 
 STATUS_PATH: Final = "/baseline"
 STOP_PATH: Final = "/baseline/stop"
@@ -138,10 +139,10 @@ class Proxy:
         try:
             cold = await self._up()
             waited_ms = (time.perf_counter() - came) * 1000
-            more = {"x-standby-rung": "cold" if cold else "ready", "x-standby-wait-ms": f"{waited_ms:.1f}"}
+            more = {RUNG.decode(): "cold" if cold else "ready", WAIT_MS.decode(): f"{waited_ms:.1f}"}
             if cold:
                 phases = self.container.phases_ms.items()
-                more["x-standby-phases-ms"] = ",".join(f"{name}={ms:.1f}" for name, ms in phases)
+                more[PHASES_MS.decode()] = ",".join(f"{name}={ms:.1f}" for name, ms in phases)
             passing = asyncio.create_task(self._pass_on(head, body, writer, more))
             leaving = asyncio.create_task(reader.read(1))
             await asyncio.wait((passing, leaving), return_when=asyncio.FIRST_COMPLETED)

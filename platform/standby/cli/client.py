@@ -12,6 +12,7 @@ import httpx
 
 from standby.cli.connection import Connection
 from standby.domain.errors import InvalidInput, StandbyError, Unavailable
+from standby.wire.headers import TENANT
 
 EVENT_SILENCE_S: Final = 30.0
 _MAX_SHOWN: Final = 300
@@ -28,7 +29,7 @@ class Client:
         if connection.api_key is not None:
             headers["authorization"] = f"Bearer {connection.api_key}"
         if tenant is not None:
-            headers["x-standby-tenant"] = tenant
+            headers[TENANT.decode()] = tenant
         self._url = connection.url
         # A proxy of the environment is for the outside: it cannot reach this machine's loopback.
         self._http = httpx.AsyncClient(

@@ -16,11 +16,12 @@ from standby.cli.output import print_json
 from standby.cli.session import JsonOption, Options, options
 from standby.domain.durations import parse_duration
 from standby.domain.errors import InvalidInput, Unavailable
+from standby.wire.headers import PREFIX, REQUEST_ID
 
 if TYPE_CHECKING:
     import httpx
 
-_OUR_HEADERS: Final = ("x-standby-", "x-request-id")
+_OUR_HEADERS: Final = (PREFIX.decode(), REQUEST_ID.decode())
 
 
 def invoke(

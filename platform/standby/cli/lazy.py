@@ -91,4 +91,5 @@ def _found_elsewhere(known: Mapping[str, Lazy]) -> dict[str, Lazy]:
 _HELP: Final = {
     "controller": "Run the controller: decides how many, where and on which rung.",
     "node": "Run the node agent: warm pool, engines, artifact cache and door of this machine.",
+    "simulate": "Replay a trace: what a policy would have cost, and how long callers would have waited.",
 }

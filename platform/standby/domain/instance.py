@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -149,5 +150,11 @@ class Instance(Record):
     @property
     def address(self) -> tuple[str, int]:
         """The door as (host, port)."""
-        host, _, port = self.door.rpartition(":")
-        return host, int(port)
+        return _host_and_port(self.door)
+
+
+@lru_cache(maxsize=1024)
+def _host_and_port(door: str) -> tuple[str, int]:
+    # Remembered, since each request asks for it.
+    host, _, port = door.rpartition(":")
+    return host, int(port)

@@ -1,4 +1,4 @@
-"""Accounting of one variant's requests: metric children looked up once, not for each request."""
+"""Accounting of one variant's requests: noted by each of them, told in metrics together."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import contextlib
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge
 
 from standby.domain.instance import Rung
 from standby.gateway import cloudwatch
@@ -17,6 +17,7 @@ from standby.gateway.cloudwatch import VariantSeries
 from standby.gateway.desk import Desk, Grant
 from standby.gateway.metering import Meter
 from standby.telemetry import metrics
+from standby.telemetry.lean import LeanHistogram
 
 OTHER = "other"
 
@@ -45,14 +46,29 @@ _OF_ALL: Final = (metrics.IN_FLIGHT, metrics.QUEUED, metrics.QUEUED_BYTES, metri
 _FROM_ZERO: Final = (metrics.BREAKERS_OPENED, metrics.POISON_CONVICTIONS)
 _PHASES: Final = MappingProxyType({phase: phase.value.replace("-", "_") for phase in Phase})
 
+# Of each kind of time: told before somebody asks, so that they take no memory, and no request waits long for those before it.
+_MOST_TIMES: Final = 256
+_OF_TIMES: Final = (metrics.QUEUE_WAIT, metrics.DURATION, metrics.FIRST_BYTE)
+
 EndpointKey = tuple[str, str]
+
+
+class _Times(NamedTuple):
+    """What answers of one rung took, in seconds, since it was last told: until they were sent to an engine, until they were
+    over, and until their first byte."""
+
+    waited: list[float]
+    lasted: list[float]
+    first_byte: list[float]
 
 
 @dataclass(slots=True)
 class Account:
-    """The metric children of one variant; ``series`` are those under CloudWatch's names.
+    """What requests of one variant have come to, and the metric children it is told in; ``series`` are those under
+    CloudWatch's names.
 
-    ``moved``: any of its counters has grown since somebody took that down.
+    A request only leaves its numbers here: added to the metrics together they cost less, and whoever reads those has ``settle``
+    called before. ``moved``: any of its counters has grown since somebody took that down.
     """
 
     tenant: str
@@ -60,35 +76,33 @@ class Account:
     series: VariantSeries | None = None
     closed: bool = False
     moved: bool = False
+    _ended: dict[str, int] = field(default_factory=dict)
     _outcomes: dict[str, list[Counter]] = field(default_factory=dict)
-    _waits: dict[Rung, Histogram] = field(default_factory=dict)
-    _first_bytes: dict[Rung, Histogram] = field(default_factory=dict)
-    _first_tokens: dict[Rung, Histogram] = field(default_factory=dict)
-    _pace: Histogram | None = None
-    _durations: dict[Rung, Histogram] = field(default_factory=dict)
+    _times: dict[Rung, _Times] = field(default_factory=dict)
+    _told: tuple[dict[Rung, LeanHistogram], ...] = field(default_factory=lambda: tuple({} for _ in _OF_TIMES))
+    _first_tokens: dict[Rung, LeanHistogram] = field(default_factory=dict)
+    _pace: LeanHistogram | None = None
     _used: dict[tuple[bool, bool], list[int]] = field(default_factory=dict)
+    _unsettled: bool = False
 
     def ended(self, outcome: str) -> None:
         """Count a request by how it ended."""
-        if self.closed:
-            return
-        self.moved = True
-        children = self._outcomes.get(outcome)
-        if children is None:
-            others = [] if self.series is None else self.series.counters(outcome)
-            children = self._outcomes[outcome] = [metrics.REQUESTS.labels(self.tenant, self.endpoint, outcome), *others]
-        for child in children:
-            child.inc()
+        if not self.closed:
+            self.moved = self._unsettled = True
+            self._ended[outcome] = self._ended.get(outcome, 0) + 1
 
     def served(self, grant: Grant, waited_s: float, lasted_s: float) -> None:
         """Note an answered request: the times from its arrival to its dispatch and to the end of its answer, in seconds."""
         if self.closed:
             return
-        rung = grant.rung
-        (self._waits.get(rung) or self._child(self._waits, metrics.QUEUE_WAIT, rung)).observe(waited_s)
-        (self._durations.get(rung) or self._child(self._durations, metrics.DURATION, rung)).observe(lasted_s)
+        self._unsettled = True
+        times = self._times.get(grant.rung) or self._new_times(grant.rung)
+        times.waited.append(waited_s)
+        times.lasted.append(lasted_s)
+        if len(times.lasted) >= _MOST_TIMES:
+            self._tell(grant.rung, times)
         if self.series is not None:
-            self.series.served(grant, waited_s, lasted_s)
+            self.series.served(grant)
 
     def metered(self, meter: Meter) -> None:
         """Note what a request used, once, when it has ended in whatever way; nothing where no engine had begun."""
@@ -96,7 +110,7 @@ class Account:
             return
         prompt, completion, estimated = meter.usage()
         if prompt or completion:
-            self.moved = True
+            self.moved = self._unsettled = True
             sums = self._used.get((estimated, meter.whole))
             if sums is None:
                 sums = self._used[estimated, meter.whole] = [0, 0, 0]
@@ -107,12 +121,19 @@ class Account:
     @property
     def outcomes(self) -> Iterable[str]:
         """How its requests have ended so far."""
-        return self._outcomes.keys()
+        return self._ended.keys()
 
     def settle(self) -> None:
-        """Add what was metered since the last time to the counters."""
-        if self.closed or not self._used:
+        """Add what was noted since the last time to the metrics."""
+        if self.closed or not self._unsettled:
             return
+        self._unsettled = False
+        for outcome, count in self._ended.items():
+            if count:
+                self._ended[outcome] = 0
+                self._count(outcome, count)
+        for rung, times in self._times.items():
+            self._tell(rung, times)
         used, self._used = self._used, {}
         place = (self.tenant, self.endpoint)
         for (estimated, whole), (prompt, completion, requests) in used.items():
@@ -123,8 +144,13 @@ class Account:
 
     def first_byte(self, seconds: float, rung: Rung) -> None:
         """Note the time from arrival to the first byte of the answer."""
-        if not self.closed:
-            (self._first_bytes.get(rung) or self._child(self._first_bytes, metrics.FIRST_BYTE, rung)).observe(seconds)
+        if self.closed:
+            return
+        self._unsettled = True
+        times = self._times.get(rung) or self._new_times(rung)
+        times.first_byte.append(seconds)
+        if len(times.first_byte) >= _MOST_TIMES:
+            self._tell(rung, times)
 
     def streamed(self, rung: Rung, meter: Meter, arrived: float) -> None:
         """Note a stream, once it has ended; nothing where no event came. ``arrived`` is by the meter's clock."""
@@ -138,9 +164,29 @@ class Account:
                 self._pace = metrics.TIME_PER_OUTPUT_TOKEN.labels(self.tenant, self.endpoint)
             self._pace.observe(pace)
 
-    def _child(self, children: dict[Rung, Histogram], histogram: Histogram, rung: Rung) -> Histogram:
+    def _child(self, children: dict[Rung, LeanHistogram], histogram: LeanHistogram, rung: Rung) -> LeanHistogram:
         child = children[rung] = histogram.labels(self.tenant, self.endpoint, rung.label)
         return child
+
+    def _new_times(self, rung: Rung) -> _Times:
+        times = self._times[rung] = _Times([], [], [])
+        return times
+
+    def _count(self, outcome: str, count: int) -> None:
+        children = self._outcomes.get(outcome)
+        if children is None:
+            others = [] if self.series is None else self.series.counters(outcome)
+            children = self._outcomes[outcome] = [metrics.REQUESTS.labels(self.tenant, self.endpoint, outcome), *others]
+        for child in children:
+            child.inc(count)
+
+    def _tell(self, rung: Rung, times: _Times) -> None:
+        if self.series is not None and times.lasted:
+            self.series.told(times.waited, times.lasted)
+        for histogram, children, seconds in zip(_OF_TIMES, self._told, times, strict=True):
+            if seconds:
+                (children.get(rung) or self._child(children, histogram, rung)).observe_all(seconds)
+                seconds.clear()
 
 
 @dataclass

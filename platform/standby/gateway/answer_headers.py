@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 from standby.domain.instance import Activation, Phase, Rung
 from standby.gateway.errors import Headers
 from standby.gateway.grants import Grant
 from standby.sagemaker.runtime.contract import Arrival, Job
+from standby.wire.headers import ACTIVATION, INSTANCE, PHASES_MS, REQUEST_ID, ROUTE, RUNG, TRACE_ID, WAIT_MS
 
-ROUTE: Final = b"x-standby-route"
-TRACE_ID: Final = b"x-standby-trace-id"
 _RUNGS: Final = {rung: rung.label.encode() for rung in Rung}
 _LONGEST_REASON: Final = 300
 
@@ -21,10 +21,10 @@ def answer_headers(job: Job, arrival: Arrival, grant: Grant, waited_s: float, at
     ``traced``: somebody may look for the trace: it is kept, or the caller's.
     """
     headers = [
-        (b"x-request-id", arrival.echoed),
-        (b"x-standby-instance", grant.instance.encode()),
-        (b"x-standby-rung", _RUNGS[grant.rung]),
-        (b"x-standby-wait-ms", b"%.1f" % (waited_s * 1000)),
+        (REQUEST_ID, arrival.echoed),
+        (INSTANCE, grant.instance.encode()),
+        (RUNG, _RUNGS[grant.rung]),
+        (WAIT_MS, b"%.1f" % (waited_s * 1000)),
         (ROUTE, _one_line(grant.reason if attempt == 1 else f"attempt {attempt}: {grant.reason}")),
         *job.extra,
     ]
@@ -37,8 +37,8 @@ def answer_headers(job: Job, arrival: Arrival, grant: Grant, waited_s: float, at
     if traced and arrival.trace is not None:
         headers.append((TRACE_ID, b"%032x" % arrival.trace.trace))
     if grant.activation is not None:
-        headers.append((b"x-standby-activation", grant.activation.id.encode()))
-        headers.append((b"x-standby-phases-ms", phases_header(grant.activation, waited_s)))
+        headers.append((ACTIVATION, grant.activation.id.encode()))
+        headers.append((PHASES_MS, phases_header(grant.activation, waited_s)))
     return headers
 
 
@@ -54,6 +54,7 @@ def phases_header(activation: Activation, waited_s: float) -> bytes:
     return ",".join(f"{phase.value}={ms:.1f}" for phase, ms in ordered.items()).encode()
 
 
+@lru_cache(maxsize=1024)
 def _one_line(reason: str) -> bytes:
     # A reason may hold what a caller has named, e.g. an adapter: no line of the head is to be made of it.
     if not (reason.isascii() and reason.isprintable()):

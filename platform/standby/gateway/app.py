@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections.abc import Callable, Set
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,13 +31,14 @@ from standby.telemetry import metrics
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What the public routes read."""
+    """What the public routes read. ``lost_nodes`` are those of which nothing is heard any more."""
 
     bus: Bus
     data: DataPlane
     aws: AwsSide
     max_staleness_s: float
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event
+    lost_nodes: Callable[[], Set[str]]
 
     def staleness(self) -> dict[str, float]:
         """Return the ages of all local copies in seconds, by table."""
@@ -62,8 +64,9 @@ def build_app(surroundings: Surroundings, api: list[Route]) -> ASGIApp:
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if scope["type"] == "http" and data.takes(scope):
-                await data.serve(scope, receive, send)
+            served = data.served(scope, receive, send) if scope["type"] == "http" else None
+            if served is not None:
+                await served
             elif scope["type"] == "http" and control.takes(scope):
                 await control(scope, receive, send)
             else:
@@ -151,7 +154,7 @@ class PublicRoutes:
 
     def _refresh(self) -> None:
         data, bus = self.around.data, self.around.bus
-        data.accounts.refresh(data.directory.desks(), data.directory.slots())
+        data.accounts.refresh(data.directory.desks(), data.directory.slots(self.around.lost_nodes()))
         bus_figures.refresh(bus, self.around.staleness())
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
-from prometheus_client import Counter, Summary
+from prometheus_client import Counter
 
 from standby.domain import errors
 from standby.domain.aws import component_name
 from standby.domain.endpoint import Endpoint
 from standby.gateway.desk import Desk, Grant
 from standby.telemetry import metrics
+from standby.telemetry.lean import LeanSummary
 
 _CLIENTS: Final = frozenset(
     {
@@ -70,23 +71,26 @@ class VariantSeries:
     """The series of one variant."""
 
     dimensions: Dimensions
-    _latency: Summary | None = None
-    _overhead: Summary | None = None
+    _latency: LeanSummary | None = None
+    _overhead: LeanSummary | None = None
     _activation: str = ""
 
     def counters(self, outcome: str) -> list[Counter]:
         """Return the children that count a request with this outcome."""
         return [metric.labels(*self.dimensions) for metric in counted_as(outcome)]
 
-    def served(self, grant: Grant, waited_s: float, lasted_s: float) -> None:
-        """Note an answered request: ``waited_s`` until it was sent to the engine, ``lasted_s`` until it was answered."""
+    def told(self, waited: Sequence[float], lasted: Sequence[float]) -> None:
+        """Add answered requests: the seconds until they were sent to the engine, and until they were answered."""
         latency, overhead = self._latency, self._overhead
         if latency is None or overhead is None:
             latency = self._latency = metrics.AWS_MODEL_LATENCY.labels(*self.dimensions)
             overhead = self._overhead = metrics.AWS_OVERHEAD_LATENCY.labels(*self.dimensions)
-        model_s = lasted_s - waited_s
-        latency.observe(model_s * _MICROSECONDS if model_s > 0.0 else 0.0)
-        overhead.observe(waited_s * _MICROSECONDS if waited_s > 0.0 else 0.0)
+        waited_s = max(0.0, sum(waited))
+        latency.add(len(lasted), max(0.0, sum(lasted) - waited_s) * _MICROSECONDS)
+        overhead.add(len(waited), waited_s * _MICROSECONDS)
+
+    def served(self, grant: Grant) -> None:
+        """Note an answered request, but for its times."""
         if grant.activation is not None and grant.activation.id != self._activation:
             self._activation = grant.activation.id
             setup_s = sum(grant.activation.phases_ms.values()) / 1000

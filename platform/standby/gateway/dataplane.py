@@ -14,13 +14,13 @@ from starlette.types import Receive, Scope, Send
 
 from standby.domain import access
 from standby.domain.errors import InvalidInput, ModelNotFound, StandbyError, Unavailable
+from standby.domain.priority import Priority
 from standby.gateway.accounts import Accounts
 from standby.gateway.client_watch import ClientWatch
 from standby.gateway.desk import Desk
 from standby.gateway.directory import Directory
 from standby.gateway.dispatch import Dispatcher, OnGone
-from standby.gateway.errors import Headers
-from standby.gateway.http import ClientGone, UploadRoom, header, read_body, send_error
+from standby.gateway.http import ClientGone, UploadRoom, body_at_hand, first_headers, read_body, send_error
 from standby.gateway.keys import TENANT_HEADER, Proofs, acting_tenant, authenticate
 from standby.gateway.openai_stream import break_off, outlet_of, refuse, tell_engines_error
 from standby.gateway.relay import DoorClient
@@ -32,14 +32,18 @@ from standby.sagemaker.runtime.components import Components
 from standby.sagemaker.runtime.contract import Arrival, Asker, Authenticator, ContainerAnswered, Job, Resources, Target
 from standby.sagemaker.runtime.dialects import Declared
 from standby.sagemaker.runtime.joined import Runs
-from standby.sagemaker.runtime.routes import PREFIX, Operation, route_of
+from standby.sagemaker.runtime.routes import PREFIX, Operation, RuntimeRoute, route_of
 from standby.sagemaker.runtime.service import RuntimeService
 from standby.sagemaker.runtime.shadow import shadow_of
+from standby.telemetry.trace_context import TRACEPARENT, Head
 from standby.telemetry.tracing import Tracing
-from standby.wire.headers import SHADOW
+from standby.wire.headers import PRIORITY, REQUEST_ID, SHADOW
 
 MAX_REQUEST_ID = 128
 
+# Each request asks for them: up to Python 3.11 an enum's member takes ten times as long to look up as a name of the module.
+_INVOKE: Final = access.Scope.INVOKE
+_ADMIN: Final = access.Role.ADMIN
 _TENANT: Final = TENANT_HEADER.encode()
 _OPENAI: Final = frozenset({forms.CHAT_PATH, forms.COMPLETIONS_PATH})
 _PASSED_ON: Final = frozenset({b"content-type", b"accept", b"traceparent", b"tracestate"})
@@ -122,25 +126,21 @@ class DataPlane:
             heartbeat_s=options.heartbeat_s,
         )
 
-    @staticmethod
-    def takes(scope: Scope) -> bool:
-        """Return whether this request is on a data route."""
-        path: str = scope["path"]
-        return path in _OPENAI or (path.startswith(PREFIX) and route_of(path) is not None)
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request (ASGI)."""
-        await self.serve(scope, receive, send)
+        """Serve one request on a data route (ASGI)."""
+        served = self.served(scope, receive, send)
+        assert served is not None, f"{scope['path']} is none of its routes"
+        await served
 
-    def serve(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Return what serves one request."""
-        if scope["path"] in _OPENAI:
+    def served(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None] | None:
+        """Return what serves one request, None for one that is not on a data route."""
+        path: str = scope["path"]
+        if path in _OPENAI:
             return self._openai(scope, receive, send)
-        return self._of_endpoint(scope, receive, send)
+        route = route_of(path) if path.startswith(PREFIX) else None
+        return None if route is None else self._of_endpoint(route, scope, receive, send)
 
-    async def _of_endpoint(self, scope: Scope, receive: Receive, send: Send) -> None:
-        route = route_of(scope["path"])
-        assert route is not None, "takes() has said so"
+    async def _of_endpoint(self, route: RuntimeRoute, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             if route.operation is not Operation.ASYNC:
                 await self.endpoints(route, scope, receive, send)
@@ -154,9 +154,14 @@ class DataPlane:
     # ---- OpenAI's routes ---------------------------------------------------------------------------------------
 
     async def _openai(self, scope: Scope, receive: Receive, send: Send) -> None:
-        arrival = self.arrive(scope)
+        given = first_headers(scope)
+        arrival = self._arrival(scope, given)
         try:
-            desk, job = await self._resolve(scope, receive)
+            asker, wished, mark = self._introduced(scope, given)
+            body = body_at_hand(receive, self.max_body_bytes)
+            if body is None:
+                body = await self.read(scope, receive, self.max_body_bytes)
+            desk, job = self._resolve(scope, asker, body, wished, mark)
         except StandbyError as error:
             self.refused(error.code)
             await send_error(send, error, [(b"x-request-id", arrival.echoed)])
@@ -189,25 +194,29 @@ class DataPlane:
         finally:
             outlet.close()
 
-    async def _resolve(self, scope: Scope, receive: Receive) -> tuple[Desk, Job]:
-        asker = self.asker(scope)
+    def _introduced(self, scope: Scope, given: Mapping[bytes, bytes]) -> tuple[Asker, Priority | None, bytes | None]:
+        """Return who asks, the priority that he wishes for, and his mark of a test; all before the body is read."""
+        asker = self._asker(given)
         if scope["method"] != "POST":
             raise InvalidInput(f"{scope['method']} is not possible here", remedy="use POST")
-        headers: Headers = []
         wished = mark = None
-        for name, value in scope["headers"]:
-            if name in _PASSED_ON:
-                headers.append((name, value))
-            elif name == asks.PRIORITY_HEADER:
-                wished = asks.wished_priority(value)
-            elif name == SHADOW:
-                mark = value
-        body = await self.read(scope, receive, self.max_body_bytes)
+        if PRIORITY in given or SHADOW in given:
+            for name, value in scope["headers"]:
+                if name == PRIORITY:
+                    wished = asks.wished_priority(value)
+                elif name == SHADOW:
+                    mark = value
+        return asker, wished, mark
+
+    def _resolve(
+        self, scope: Scope, asker: Asker, body: bytes, wished: Priority | None, mark: bytes | None
+    ) -> tuple[Desk, Job]:
         payload = forms.parse_object(body)
         desk = self._serving(asker.tenant, _model_of(payload))
         served_name = desk.route.endpoint.served_name
         body, ask = asks.prepared(payload, forms.named(payload, body, served_name), served_name, wished)
         shadow, told = shadow_of(mark, may_shadow=asker.may_shadow)
+        headers = [header for header in scope["headers"] if header[0] in _PASSED_ON]
         return desk, Job(scope["path"], headers, body, told, ask=ask, priority=asker.priority, shadow=shadow)
 
     def _serving(self, tenant: str, model: str) -> Desk:
@@ -228,13 +237,21 @@ class DataPlane:
 
     def arrive(self, scope: Scope) -> Arrival:
         """Note a request's arrival."""
+        return self._arrival(scope, first_headers(scope))
+
+    def _arrival(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Arrival:
         # The engine only ever sees an id of ours: two callers may send the same one at once (field case B34).
         self._count += 1
         request_id = f"{self._prefix}{self._count:x}"
-        given = header(scope, b"x-request-id")
+        given = headers.get(REQUEST_ID)
         echoed = given[:MAX_REQUEST_ID] if given else request_id.encode()
-        trace = None if self.tracing is None else self.tracing.head(scope["headers"], scope.get("path", ""))
-        return Arrival(self.monotonic(), self.wall(), request_id, echoed, trace)
+        return Arrival(self.monotonic(), self.wall(), request_id, echoed, self._trace(scope, headers))
+
+    def _trace(self, scope: Scope, headers: Mapping[bytes, bytes]) -> Head | None:
+        tracing, path = self.tracing, scope.get("path", "")
+        if tracing is None:
+            return None
+        return tracing.head(scope["headers"], path) if TRACEPARENT in headers else tracing.begin(path)
 
     def refused(self, code: str) -> None:
         """Count a request that ended before its endpoint was known."""
@@ -242,15 +259,13 @@ class DataPlane:
 
     def asker(self, scope: Scope) -> Asker:
         """Return for whom a bearer key of ours acts. Raises NotAuthenticated, Forbidden."""
-        given = named = None
-        for name, value in scope["headers"]:
-            if name == b"authorization" and given is None:
-                given = value
-            elif name == _TENANT and named is None:
-                named = value
-        key = authenticate(given, self.directory.keys, self.pepper, access.Scope.INVOKE, self._proofs)
+        return self._asker(first_headers(scope))
+
+    def _asker(self, headers: Mapping[bytes, bytes]) -> Asker:
+        key = authenticate(headers.get(b"authorization"), self.directory.keys, self.pepper, _INVOKE, self._proofs)
+        named = headers.get(_TENANT)
         tenant = key.tenant if named is None else acting_tenant(key, named.decode("latin-1"))
-        admin = key.role is access.Role.ADMIN
+        admin = key.role is _ADMIN
         may_shadow = access.may_shadow(admin=admin, scopes=key.scopes, by_tenants=self.runtime.shadow_by_tenants)
         return Asker(tenant, key.priority, may_shadow)
 

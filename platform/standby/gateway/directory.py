@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -167,14 +167,17 @@ class Directory:
         for hall in self._halls.values():
             yield from hall.desks.values()
 
-    def slots(self) -> dict[EndpointKey, int]:
-        """Return for every endpoint how many requests its ready instances take at once; 0: it is at zero."""
+    def slots(self, lost: Set[str] = frozenset()) -> dict[EndpointKey, int]:
+        """Return for every endpoint how many requests its ready instances take at once; 0: it is at zero.
+
+        Instances on ``lost`` nodes are not counted: their records still say that they are ready.
+        """
         endpoints = (entry.value for entry in self.endpoints.entries.values())
         found = {(one.tenant, one.name): 0 for one in endpoints if one.status is not EndpointStatus.DELETING}
         for where, instances in self._instances.items():
             if where in found:
-                ready = (known.record for known in instances.values() if known.record.state is InstanceState.READY)
-                found[where] = sum(record.slots for record in ready)
+                records = (known.record for known in instances.values() if known.record.node not in lost)
+                found[where] = sum(record.slots for record in records if record.state is InstanceState.READY)
         return found
 
     # ---- inside ------------------------------------------------------------------------------------------------

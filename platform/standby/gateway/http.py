@@ -11,6 +11,7 @@ from starlette.types import Receive, Scope, Send
 
 from standby.domain.errors import PayloadTooLarge, QueueFull, StandbyError
 from standby.gateway.errors import error_body, error_headers
+from standby.gateway.public_cycle import PublicCycle
 
 
 @dataclass(slots=True)
@@ -25,12 +26,29 @@ class ClientGone(Exception):
     """The caller hung up; nobody reads an answer any more."""
 
 
+def first_headers(scope: Scope) -> dict[bytes, bytes]:
+    """Return a request's headers by name in lower case: of several with one name the first."""
+    return dict(reversed(scope["headers"]))
+
+
 def header(scope: Scope, name: bytes) -> bytes | None:
     """Return the first value of a request header, or None; ``name`` in lower case."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value)
     return None
+
+
+def body_at_hand(receive: Receive, limit: int) -> bytes | None:
+    """Return the body where all of it came with its head, as nearly every one does: nothing need be awaited for it.
+
+    None: ``read_body`` reads it. Raises PayloadTooLarge.
+    """
+    cycle = getattr(receive, "__self__", None)
+    body = cycle.take_body() if isinstance(cycle, PublicCycle) else None
+    if body is not None and len(body) > limit:
+        raise _too_large(len(body), limit)
+    return body
 
 
 async def read_body(scope: Scope, receive: Receive, limit: int, uploads: UploadRoom) -> bytes:

@@ -19,11 +19,11 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from standby.domain.draw import chance
 from standby.domain.model import EngineKind
 from standby.domain.priority import Priority
 from standby.domain.traffic import HybridPolicy, TrafficPolicy
 from standby.gateway.learned import Estimate, Forecast, predict
-from standby.gateway.router import chance
 
 # Asking who knows nothing yet: every so many requests, until so many answers are there.
 _FIRST_LOOK_SHARE: Final = 0.25

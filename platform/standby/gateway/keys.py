@@ -14,12 +14,13 @@ from standby.domain.access import ALL_SCOPES, ApiKey, Role, Scope, Tenant
 from standby.domain.errors import Forbidden, InvalidInput, NotAuthenticated, Unavailable
 from standby.domain.names import check_tenant
 from standby.domain.priority import Priority
+from standby.wire.headers import TENANT
 
 R_co = TypeVar("R_co", covariant=True)
 
 # Recognisable, so that secret scanners and people see what they are looking at.
 PREFIX: Final = "sk-standby-"
-TENANT_HEADER: Final = "x-standby-tenant"
+TENANT_HEADER: Final = TENANT.decode()
 MAX_KEY_LENGTH: Final = 256
 MAX_KEY_NAME: Final = 64
 

@@ -177,7 +177,9 @@ async def _parts(
         await data.asynchronous.start()
         tasks = [asyncio.create_task(reporter.run()), asyncio.create_task(reporter.run_beats(directory.desks))]
         ending.push_async_callback(host_tasks.end, tasks)
-        app = build_app(Surroundings(bus, data, aws, settings.max_staleness_s, api.stopping), api_routes(api))
+        app = build_app(
+            Surroundings(bus, data, aws, settings.max_staleness_s, api.stopping, console.lost_nodes), api_routes(api)
+        )
         yield app, Ending(api.stopping, lambda: sum(desk.queued for desk in directory.desks()), data.asynchronous.stop)
 
 
@@ -247,7 +249,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.close()
         raise ConfigurationError(
             f"the gateway cannot listen on {host}:{port}: {os.strerror(error.errno or 0)}",
-            remedy="set STANDBY_GATEWAY_PORT to a free port, or to 0 for any",
+            remedy="choose a free port, or 0 for any: --port of `standby up`, STANDBY_GATEWAY_PORT for a gateway by itself",
         ) from error
     listener.listen(2048)
     return listener

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from standby.gateway.public_port import PublicProtocol
 
 _BODILESS: Final = frozenset({204, 304})
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 
 
 class Signal(asyncio.Event):
@@ -70,6 +71,15 @@ class PublicCycle(RequestResponseCycle):
             # A large body has stopped the reading; unread, an end would not be noticed.
             self.flow.resume_reading()
 
+    def take_body(self) -> bytes | None:
+        """Return the request's body where all of it is here, as ``receive`` would; None: it must be awaited."""
+        if self.more_body or self.waiting_for_100_continue or self.disconnected or self.response_complete:
+            return None
+        self.flow.resume_reading()
+        self.message_event.clear()
+        body, self.body = bytes(self.body), bytearray()
+        return body
+
     def caller_left(self) -> None:
         """The connection is lost."""
         if self.on_gone is not None and not self.response_complete:
@@ -85,19 +95,10 @@ class PublicCycle(RequestResponseCycle):
 
         What need not wait is done by the call itself, without a coroutine.
         """
-        if self.flow.write_paused and not self.disconnected:
-            return self._send_later(message)
-        self._send_now(message)
-        return DONE
-
-    async def _send_later(self, message: ASGISendEvent) -> None:
-        self._flush_head()
-        await self.flow.drain()
-        self._send_now(message)
-
-    def _send_now(self, message: ASGISendEvent) -> None:
         if self.disconnected:
-            return
+            return DONE
+        if self.flow.write_paused:
+            return self._send_later(message)
         kind = message["type"]
         if not self.response_started:
             if kind != "http.response.start":
@@ -107,15 +108,21 @@ class PublicCycle(RequestResponseCycle):
             raise RuntimeError(f"'{kind}' was sent {'behind' if self.response_complete else 'inside'} an answer")
         else:
             self._write(message.get("body", b""), message.get("more_body", False))  # type: ignore[arg-type]
+        return DONE
+
+    async def _send_later(self, message: ASGISendEvent) -> None:
+        self._flush_head()
+        await self.flow.drain()
+        await self.send(message)
 
     def _hold(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         """Keep the head until the body comes, or until the next turn of the loop."""
         self.response_started = True
         self.waiting_for_100_continue = False
-        lines = [status_line(status)]
+        told = [*self.default_headers, *headers]
+        lines = [status_line(status), *[b"%b: %b\r\n" % (name, value) for name, value in told]]
         closes = False
-        for name, value in (*self.default_headers, *headers):
-            lines.append(b"%b: %b\r\n" % (name, value))
+        for name, value in [header for header in told if header[0].lower() in _FRAMING]:
             lowered = name.lower()
             if lowered == b"content-length" and self.chunked_encoding is None:
                 self.expected_content_length = int(value)

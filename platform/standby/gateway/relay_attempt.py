@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from standby.gateway.door_client import COPY_LIMIT, DoorPools, OutcomeKind, RelayOutcome, RelayRequest
-from standby.gateway.inline import Inline
+from standby.gateway.inline import DONE, Inline
 from standby.wire.connection import Loss, ResponseHead, WireConnection
 from standby.wire.headers import ENGINE_ERROR, ENGINE_GONE, ENGINE_SAW, REFUSED, Sight
 from standby.wire.pool import STALE_WITHIN_S
@@ -31,6 +31,7 @@ class _Ending:
     read: bool = False
 
 
+_UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE.value
 _NOTHING: Final = Sight.NOTHING.encode()
 _ALL: Final = Sight.ALL.encode()
 _DONE: Final = _Ending(OutcomeKind.DONE, saw=True)
@@ -182,7 +183,7 @@ class Attempt:
             seen = marks.get(ENGINE_SAW)
             saw, read = seen != _NOTHING, seen == _ALL
             self._refused = _Ending(OutcomeKind.ENGINE_FAILED, fault, saw, fault, int(marks.get(ENGINE_GONE, b"0")), read)
-        elif head.status == HTTPStatus.SERVICE_UNAVAILABLE and self._request.declinable:
+        elif head.status == _UNAVAILABLE and self._request.declinable:
             self._refused = _DECLINED
 
     def on_body(self, data: bytes, last: bool) -> None:
@@ -269,7 +270,10 @@ class Attempt:
         if self._turn.done():
             return
         try:
-            finished, _, self._sending = Inline.run(self._send(message), self._sent)
+            sent = self._send(message)
+            if sent is DONE:
+                return
+            finished, _, self._sending = Inline.run(sent, self._sent)
         except Exception as error:  # noqa: BLE001 - it belongs to relay's caller, not to the protocol callback
             self._give_up(error)
             return

@@ -35,7 +35,7 @@ class RequestEnds:
     ) -> None:
         """``write`` writes a line, in a thread."""
         self._tracing = tracing
-        self._told = told
+        self._every, self._errors_only = told is RequestLog.ALL, told is RequestLog.ERRORS
         write = write or write_line
         self._lines: Background[RequestTrace] = Background("request-log", partial(_write_all, write), lost=self._unwritten)
         self._second = 0
@@ -52,9 +52,9 @@ class RequestEnds:
                 self._tracing.add(partial(spans_of, trace, head))
             elif error:
                 lost(1, "rate")
-        if self._told is RequestLog.ALL or (among_few and self._told is RequestLog.ERRORS):
+        if self._every or (among_few and self._errors_only):
             self._lines.add(trace)
-        elif error and self._told is RequestLog.ERRORS:
+        elif error and self._errors_only:
             self._left_out += 1
 
     async def close(self, limit_s: float) -> None:

@@ -8,6 +8,7 @@ Any thread may read: each number is whole, though two of them may be of differen
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 
 from prometheus_client import Counter, Histogram, Summary
 
@@ -56,6 +57,11 @@ class LeanSummary(Summary):
         self._count.value += 1
         self._sum.value += amount
 
+    def add(self, count: int, total: float) -> None:
+        """Take several observations that come to ``total``."""
+        self._count.value += count
+        self._sum.value += total
+
 
 class LeanHistogram(Histogram):
     """Buckets of one thread's."""
@@ -69,3 +75,10 @@ class LeanHistogram(Histogram):
         """Take one observation. The first bound that it is not above is the library's rule, too."""
         self._sum.value += amount
         self._buckets[bisect_left(self._upper_bounds, amount)].value += 1
+
+    def observe_all(self, amounts: Sequence[float]) -> None:
+        """Take several observations: together each costs less than alone."""
+        bounds, buckets = self._upper_bounds, self._buckets
+        self._sum.value += sum(amounts)
+        for amount in amounts:
+            buckets[bisect_left(bounds, amount)].value += 1

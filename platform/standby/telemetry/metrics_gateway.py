@@ -91,7 +91,10 @@ TIME_PER_OUTPUT_TOKEN: Final = LeanHistogram(
     registry=GATEWAY,
 )
 SLOTS: Final = Gauge(
-    "standby_slots", "Requests that the ready instances take at once", ("tenant", "endpoint"), registry=GATEWAY
+    "standby_slots",
+    "Requests that the ready instances take at once, without those on lost nodes",
+    ("tenant", "endpoint"),
+    registry=GATEWAY,
 )
 BREAKERS: Final = Gauge(
     "standby_breakers",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram, Summary
 
 from standby.telemetry.lean import LeanCounter
 from standby.telemetry.metrics_registries import NODE, WAIT_BUCKETS
@@ -20,6 +20,12 @@ ACTIVATION_SECONDS: Final = Histogram(
     "Seconds from the assignment to ready",
     ("node", "rung"),
     buckets=WAIT_BUCKETS,
+    registry=NODE,
+)
+VERSION_ACTIVATION_SECONDS: Final = Summary(
+    "standby_version_activation_seconds",
+    "Seconds from the assignment to ready, by the engine and version of the model: of the last 500 of them that climbed",
+    ("node", "rung", "engine", "version"),
     registry=NODE,
 )
 INSTANCES: Final = Gauge("standby_instances", "Instances on this node, by state", ("node", "state"), registry=NODE)
@@ -81,7 +87,7 @@ EVICTIONS: Final = Counter(
 )
 OFF_DEVICE_INSTANCES: Final = Gauge(
     "standby_off_device_instances",
-    "Instances with a process whose engine computes on processors although the node has fit GPUs",
+    "Instances with a process whose engine is made for GPUs but computes on processors, although the node has fit GPUs",
     ("node",),
     registry=NODE,
 )

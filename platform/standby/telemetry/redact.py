@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from pydantic import BaseModel, SecretStr
 
 MASK: Final = "****"
 # Shorter ones are words: hiding them everywhere would make logs unreadable, and no such key is accepted anywhere.
-SHORTEST: Final = 8
+SHORTEST: Final = 6
 _DEEPEST: Final = 6
 
 # Whatever may repeat in front of something that must follow is bounded: a pattern tries it anew at each character, so that
@@ -68,15 +68,23 @@ _given: list[str] = []
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """From now on these are masked wherever they stand; what is shorter than 8 characters is not."""
+    """From now on these are masked wherever they stand; what is shorter than 6 characters is not."""
     given = [secret for secret in secrets if len(secret) >= SHORTEST]
     _given[:] = sorted({*_given, *given, *(json.dumps(secret)[1:-1] for secret in given)}, key=len, reverse=True)
 
 
 def secrets_of(settings: BaseModel) -> list[str]:
-    """Return the values of a settings object's secret fields."""
+    """Return the values of a settings object's secret fields, and of a list ``name=value, …`` each value by itself."""
     values = (getattr(settings, name) for name in type(settings).model_fields)
-    return [part for value in values if isinstance(value, SecretStr) for part in value.get_secret_value().split()]
+    return [part for value in values if isinstance(value, SecretStr) for part in _parts(value.get_secret_value())]
+
+
+def _parts(secret: str) -> Iterator[str]:
+    yield from secret.split()
+    for pair in secret.split(","):
+        words = pair.partition("=")[2].split()
+        # What comes before another word is an authentication scheme, as in ``Bearer x``: no secret.
+        yield from words[1:] or words
 
 
 def may_hold_secrets(text: str) -> bool:

@@ -62,15 +62,14 @@ class Tracing:
         self._background: Background[Make] = Background("spans", self._export, lost=lost, limit=limit, after_s=every_s)
 
     def head(self, headers: Headers, path: str) -> Head:
-        """Return the trace of a request that has just come: its caller's, or a new one."""
-        broken = False
-        for name, _ in headers:
-            if name == TRACEPARENT:
-                given, state = read(headers)
-                broken = given is None
-                if given is not None:
-                    return Head(given.trace, given.span, given.flags, self._keeps_told(given), state, path)
-                break
+        """Return the trace of a request that has just come: its caller's, or a new one where the headers name none."""
+        given, state = read(headers)
+        if given is None:
+            return self.begin(path, broken=any(name == TRACEPARENT for name, _ in headers))
+        return Head(given.trace, given.span, given.flags, self._keeps_told(given), state, path)
+
+    def begin(self, path: str, *, broken: bool = False) -> Head:
+        """Return a new trace; ``broken``: the caller tried to name one, against the rules."""
         trace = new_trace_id()
         return Head(trace, 0, RANDOM, self.sampler.keeps(trace), b"", path, broken)
 

@@ -18,6 +18,7 @@ from standby.wire.sockets import tune
 from standby.wire.sse import EVENT_STREAM
 
 HEAD_LIMIT: Final = 64 * 1024
+_OF_ONE_HOP: Final = HOP_BY_HOP | {b"content-length"}
 
 
 class Loss(StrEnum):
@@ -47,16 +48,14 @@ class ResponseHead:
         self.connection = b""
 
     def add(self, name: bytes, value: bytes) -> None:
-        """Take one header line; framing and hop-by-hop headers are understood here and not passed on."""
-        name = name.lower()
-        if name == b"content-length":
-            self.content_length = int(value)
-        elif name == b"transfer-encoding":
-            self.chunked = True
-        elif name == b"connection":
-            self.connection = value
-        elif name in HOP_BY_HOP:
-            return
+        """Take one header line, its name in lower case; those of framing and of one hop are understood here, not passed on."""
+        if name in _OF_ONE_HOP:
+            if name == b"content-length":
+                self.content_length = int(value)
+            elif name == b"transfer-encoding":
+                self.chunked = True
+            elif name == b"connection":
+                self.connection = value
         elif name.startswith(PREFIX):
             self.marks[name] = value
         else:
@@ -112,6 +111,7 @@ class WireConnection(asyncio.Protocol):
         "_keep_alive",
         "_parser",
         "_parts",
+        "_paused",
         "_reuse_chunked",
         "_sink",
         "closed",
@@ -133,6 +133,7 @@ class WireConnection(asyncio.Protocol):
         self.closed = False
         self.reused = False
         self.heard = False
+        self._paused = False
         self.trailer_fault = b""
         self.trailer_gone = b""
         self.on_idle_close: Callable[[WireConnection], None] | None = None
@@ -163,11 +164,13 @@ class WireConnection(asyncio.Protocol):
     def pause(self) -> None:
         """Stop reading: the response's consumer is full."""
         if not self.transport.is_closing():
+            self._paused = True
             self.transport.pause_reading()
 
     def resume(self) -> None:
         """Read again."""
-        if not self.transport.is_closing():
+        if self._paused and not self.transport.is_closing():
+            self._paused = False
             self.transport.resume_reading()
 
     def abort(self) -> None:
@@ -253,11 +256,12 @@ class WireConnection(asyncio.Protocol):
             raise _UnaskedAnswerError
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
         if not self._head_complete:
             self._head.add(name, value)
-        elif name.lower() == ENGINE_ERROR:
+        elif name == ENGINE_ERROR:
             self.trailer_fault = value
-        elif name.lower() == ENGINE_GONE:
+        elif name == ENGINE_GONE:
             self.trailer_gone = value
 
     def on_headers_complete(self) -> None:

@@ -1,4 +1,4 @@
-"""The header names and answers of the contract between gateway and door.
+"""The header names and answers of the contract between gateway and door, and the names between callers and gateway.
 
 A request to a door is plain HTTP/1.1 with the engine's own path plus TOKEN, INSTANCE, EPOCH and REQUEST_ID. A door that
 refuses before the engine saw anything sets REFUSED. A door whose engine failed before the first byte answers 502 with
@@ -25,6 +25,17 @@ ENGINE_GONE: Final = b"x-standby-engine-gone"
 REQUEST_ID: Final = b"x-request-id"
 # Not for doors: a caller's request with it is a test, and an answer with it says whether that was granted (1) or not (0).
 SHADOW: Final = b"x-standby-shadow"
+# What a caller may ask of the gateway.
+TENANT: Final = b"x-standby-tenant"
+PRIORITY: Final = b"x-standby-priority"
+HEARTBEAT: Final = b"x-standby-heartbeat"
+# What the gateway says in its answers, beside INSTANCE and REQUEST_ID.
+RUNG: Final = b"x-standby-rung"
+WAIT_MS: Final = b"x-standby-wait-ms"
+ROUTE: Final = b"x-standby-route"
+TRACE_ID: Final = b"x-standby-trace-id"
+ACTIVATION: Final = b"x-standby-activation"
+PHASES_MS: Final = b"x-standby-phases-ms"
 
 # RFC 9110 §7.6.1: they describe one connection and are never passed on.
 HOP_BY_HOP: Final = frozenset(

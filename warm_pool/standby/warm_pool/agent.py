@@ -97,6 +97,7 @@ class Agent:
     meter: Meter = field(init=False)
     instances: dict[str, Managed] = field(default_factory=dict)
     held: ByteSeconds = field(default_factory=ByteSeconds)
+    climbs: counted.Climbs = field(default_factory=counted.Climbs)
     stopping: bool = False
     on_climbed: Callable[[Climbed], None] = lambda _climbed: None
     _inbox: asyncio.Queue[_Assigned | _Happened] = field(default_factory=asyncio.Queue)
@@ -344,7 +345,7 @@ class Agent:
         if ready:
             managed.activation = activation
             self.door_changed(managed.id)
-        counted.climbed(self.node, climb, self.monotonic(), ready=ready)
+        self.climbs.ended(self.node, climb, managed.assignment.model, self.monotonic(), ready=ready)
         self._tell_climbed(managed, climb, "" if ready else (after.failure and after.failure.code) or "failed")
         error = "" if after.failure is None else after.failure.reason
         self._event(ActivationEnded, managed, activation=activation, ok=ready, error="" if ready else error)

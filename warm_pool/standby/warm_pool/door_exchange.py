@@ -18,11 +18,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from http import HTTPStatus
 from typing import Final, Protocol
 
 from standby.warm_pool.door_dial import dial
 from standby.warm_pool.door_evidence import sight_of
+from standby.warm_pool.door_load import SERVER_ERROR
 from standby.warm_pool.door_slots import Gate
 from standby.warm_pool.door_spans import UNTRACED, DoorTrace
 from standby.wire.connection import Loss, ResponseHead, WireConnection
@@ -33,8 +33,10 @@ from standby.wire.sse import error_event
 
 # A body up to this size is sent in one piece on a kept connection, and can be sent again when that one turns out stale.
 GATHER_LIMIT: Final = 256 * 1024
-# A process that ends closes its sockets one after the other, and the one at which it listens may be the last.
-_LAST_SOCKET_S: Final = 0.02
+# A process that ends closes its sockets one after the other, and the one at which it listens may be the last. A busy machine
+# may let it wait in between.
+_LOOK_S: Final = 0.02
+_LOOKS: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,16 @@ class ExchangeState(Enum):
     SENT = "sent"
     STREAMING = "streaming"
     ENDED = "ended"
+
+
+# Each request asks for them: up to Python 3.11 an enum's member takes ten times as long to look up as a name of the module.
+_GATHERING: Final = ExchangeState.GATHERING
+_CONNECTING: Final = ExchangeState.CONNECTING
+_SENT: Final = ExchangeState.SENT
+_STREAMING: Final = ExchangeState.STREAMING
+_ENDED: Final = ExchangeState.ENDED
+_UNSEEN: Final = Sight.NOTHING
+_PERHAPS: Final = Sight.PERHAPS
 
 
 class GatewaySide(Protocol):
@@ -130,13 +142,13 @@ class Exchange:
         self._clock = clock
         self._spawn = spawn
         self._trace = trace
-        self._state = ExchangeState.GATHERING
+        self._state = _GATHERING
         self._chunked_request = chunked
         self._held = [head]
         self._held_bytes = 0
         self._size = 0
         self._replay = b""
-        self._sight = self._seen_before = Sight.NOTHING
+        self._sight = self._seen_before = _UNSEEN
         self._sent = 0
         self._sent_at = 0.0
         self._upstream: WireConnection | None = None
@@ -159,7 +171,7 @@ class Exchange:
             return
         if self._chunked_request:
             data = _chunk(data) + (b"0\r\n\r\n" if last else b"")
-        if self._state in (ExchangeState.GATHERING, ExchangeState.CONNECTING):
+        if self._state in (_GATHERING, _CONNECTING):
             self._hold(data)
         elif self._upstream is not None:
             self._upstream.transport.write(data)
@@ -183,7 +195,7 @@ class Exchange:
     def _hold(self, data: bytes) -> None:
         self._held.append(data)
         self._held_bytes += len(data)
-        if self._state is ExchangeState.CONNECTING:
+        if self._state is _CONNECTING:
             self._gateway.hold_request(self._held_bytes > GATHER_LIMIT)
         elif self._request_complete and self._held_bytes <= GATHER_LIMIT:
             self._send_on_kept_connection()
@@ -204,31 +216,31 @@ class Exchange:
         spare = self._gate.pool.take()
         if spare is not None:
             spare.abort()
-        self._state = ExchangeState.CONNECTING
+        self._state = _CONNECTING
         self._spawn(self)
 
     async def connect(self) -> None:
         """Open a connection to the engine and send what is held; the door runs this as a task."""
         try:
-            upstream = await dial(self._gate.pool, lambda: self._state is ExchangeState.CONNECTING, self._clock)
+            upstream = await dial(self._gate.pool, lambda: self._state is _CONNECTING, self._clock)
         except OSError as error:
             refused = isinstance(error, ConnectionRefusedError | FileNotFoundError)
             if refused:
                 self._gate.pulse.refused_connection()
-            if self._state is ExchangeState.CONNECTING:
+            if self._state is _CONNECTING:
                 # Where a kept connection has broken under this request before, the engine may have ended with it.
-                gone = refused and self._sight is not Sight.NOTHING
+                gone = refused and self._sight is not _UNSEEN
                 self._fail(EngineFault.CONNECT, f"the engine's socket does not accept: {error}", gone=gone)
             return
-        if self._state is ExchangeState.CONNECTING:
+        if self._state is _CONNECTING:
             self._attach(upstream)
         else:
             upstream.abort()
 
     def _attach(self, upstream: WireConnection) -> None:
         self._upstream = upstream
-        self._state = ExchangeState.SENT
-        self._seen_before, self._sight = self._sight, max(self._sight, Sight.PERHAPS)
+        self._state = _SENT
+        self._seen_before, self._sight = self._sight, max(self._sight, _PERHAPS)
         self._sent_at = self._clock()
         data = b"".join(self._held)
         self._sent = len(data)
@@ -247,7 +259,7 @@ class Exchange:
 
     def on_body(self, data: bytes, last: bool) -> None:
         self._moved = self._heard = True
-        if self._state is not ExchangeState.STREAMING:
+        if self._state is not _STREAMING:
             data = self._begin_answer(data)
         elif self._chunked_answer and data:
             self._tail = data
@@ -272,10 +284,8 @@ class Exchange:
             self._connect()
         elif loss is Loss.MALFORMED:
             self._fail(EngineFault.MALFORMED, "the engine's answer is not HTTP")
-        elif nobody_listens(self._gate.address):
-            self._died(gone=True)
         else:
-            asyncio.get_running_loop().call_later(_LAST_SOCKET_S, self._died_or_not)
+            self._died_or_not(_LOOKS)
 
     def on_writable(self, writable: bool) -> None:
         if not self._request_complete:
@@ -287,7 +297,7 @@ class Exchange:
         """Return the answer's head with its first body bytes, framed for the gateway."""
         head = self._head
         assert head is not None  # a connection tells the head before any body
-        self._state = ExchangeState.STREAMING
+        self._state = _STREAMING
         self._trace.first_byte()
         self._replay = b""
         self._tail = data
@@ -306,12 +316,12 @@ class Exchange:
 
     def abort(self, reason: str) -> None:
         """End the request on the node's behalf with an explicit error."""
-        if self._state is not ExchangeState.ENDED:
+        if self._state is not _ENDED:
             self._fail(EngineFault.ABORTED, reason)
 
     def check(self, now: float) -> None:
         """Count quiet time from the first check without progress; the limit depends on who is awaited."""
-        if self._heard and self._status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        if self._heard and self._status < SERVER_ERROR:
             self._heard = False
             self._gate.pulse.moved(now, busy=True)
         if self._moved:
@@ -325,7 +335,7 @@ class Exchange:
             if quiet > limits.gateway_s:
                 self._gateway.transport.abort()
                 self.on_gateway_gone()
-        elif self._state is ExchangeState.STREAMING:
+        elif self._state is _STREAMING:
             if quiet > limits.between_bytes_s:
                 self._fail(EngineFault.TIMEOUT, f"the engine sent nothing for {limits.between_bytes_s:g} s")
         elif quiet > limits.first_byte_s:
@@ -333,7 +343,7 @@ class Exchange:
 
     def _refuse_body(self) -> None:
         limit = self._limits.body_bytes
-        if self._state is not ExchangeState.STREAMING:
+        if self._state is not _STREAMING:
             self._gateway.answer(413, [], b"request body is larger than the door's limit of %d bytes" % limit)
         self._end(served=False, cut=True)
 
@@ -342,13 +352,18 @@ class Exchange:
         soon = self._clock() - self._sent_at < STALE_WITHIN_S
         return bool(self._replay) and upstream.reused and not upstream.heard and soon
 
-    def _died_or_not(self) -> None:
-        if self._state is not ExchangeState.ENDED:
-            self._died(gone=nobody_listens(self._gate.address))
+    def _died_or_not(self, looks: int) -> None:
+        if self._state is _ENDED:
+            return
+        gone = nobody_listens(self._gate.address)
+        if gone or not looks:
+            self._died(gone=gone)
+        else:
+            asyncio.get_running_loop().call_later(_LOOK_S, self._died_or_not, looks - 1)
 
     def _died(self, *, gone: bool) -> None:
         """Whether the engine is gone makes the difference between a broken connection and a request that kills engines."""
-        before = "it had read the request" if self._sight is Sight.NOTHING else "its answer was complete"
+        before = "it had read the request" if self._sight is _UNSEEN else "its answer was complete"
         self._fail(EngineFault.DIED, f"the engine closed the connection before {before}", gone=gone)
 
     def _fail(self, fault: EngineFault, message: str, *, gone: bool = False) -> None:
@@ -357,7 +372,7 @@ class Exchange:
         beside = self._gate.dying() if gone or fault is EngineFault.DIED else 0
         if fault in (EngineFault.DIED, EngineFault.MALFORMED):
             self._gate.pulse.broken(self._clock())
-        if self._state is not ExchangeState.STREAMING:
+        if self._state is not _STREAMING:
             marks = [(ENGINE_ERROR, fault.encode()), (ENGINE_SAW, self._sight.encode())]
             if gone:
                 marks.append((ENGINE_GONE, b"%d" % beside))
@@ -378,9 +393,9 @@ class Exchange:
         return 0 if self._head is None else self._head.status
 
     def _end(self, *, served: bool, engine_failed: bool = False, cut: bool = False) -> None:
-        if self._state is ExchangeState.ENDED:
+        if self._state is _ENDED:
             return
-        self._state = ExchangeState.ENDED
+        self._state = _ENDED
         upstream = self._upstream
         self._upstream = None
         self._held.clear()

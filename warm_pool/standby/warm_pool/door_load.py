@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Final
+
+# The least status of an engine's own faults; plain numbers, as each request compares with them.
+SERVER_ERROR: Final = HTTPStatus.INTERNAL_SERVER_ERROR.value
+_UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +86,9 @@ class Pulse:
 
     def answered(self, now: float, status: int, *, busy: bool) -> None:
         """A whole answer has passed."""
-        if status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        if status < SERVER_ERROR:
             self.moved(now, busy=busy)
-        elif status == HTTPStatus.SERVICE_UNAVAILABLE:
+        elif status == _UNAVAILABLE:
             self.unavailable += 1
             self.unavailable_at = now
             if self.unavailable_since is None:

@@ -14,11 +14,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from http import HTTPStatus
-from typing import Protocol
+from typing import Final, Protocol
 
 from standby.domain.errors import Conflict
-from standby.warm_pool.door_load import DoorLoad, Pulse
+from standby.warm_pool.door_load import SERVER_ERROR, DoorLoad, Pulse
 from standby.wire.headers import Refusal
 from standby.wire.pool import Address, ConnectionPool
 
@@ -28,6 +27,10 @@ class GateState(Enum):
 
     OPEN = "open"
     FENCED = "fenced"
+
+
+# Each request asks for it: up to Python 3.11 an enum's member takes ten times as long to look up as a name of the module.
+_FENCED: Final = GateState.FENCED
 
 
 @dataclass(slots=True)
@@ -101,7 +104,7 @@ class Gate:
         """Return why a request that names ``epoch`` may not pass now, or None."""
         if epoch != self._epoch_header:
             return Refusal.STALE_EPOCH
-        if self.state is GateState.FENCED:
+        if self.state is _FENCED:
             return Refusal.DRAINING
         if len(self._in_flight) >= self.slots:
             return Refusal.FULL
@@ -131,7 +134,7 @@ class Gate:
         results.failed += engine_failed
         if served:
             self._died_with = 0
-        if served or 0 < status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        if served or 0 < status < SERVER_ERROR:
             self.pulse.answered(now, status, busy=self.busy)
         if not self._in_flight:
             if self._busy_since is not None:

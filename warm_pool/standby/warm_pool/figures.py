@@ -89,7 +89,7 @@ class Figures:
                 gauge.labels(*labels).set(amount)
             metrics.DEVICE_CORDONED.labels(self.node, device.id).set(bool(device.cordoned))
         fit = any(device.kind is not DeviceKind.CPU and not device.cordoned for device in devices)
-        off = [one for one in self.agent.instances.values() if one.has_process and _computes_on_processors(one.adapter)]
+        off = [one for one in self.agent.instances.values() if one.has_process and _is_off_device(one.adapter)]
         metrics.OFF_DEVICE_INSTANCES.labels(self.node).set(len(off) if fit else 0)
 
     def _add_up(self) -> None:
@@ -109,8 +109,9 @@ class Figures:
         self._told[child] = total
 
 
-def _computes_on_processors(adapter: EngineAdapter) -> bool:
-    return adapter.capabilities.device is DeviceKind.CPU
+def _is_off_device(adapter: EngineAdapter) -> bool:
+    able = adapter.capabilities
+    return able.for_gpus and able.device is DeviceKind.CPU
 
 
 def _forget(node: str, device: str, kind: DeviceKind) -> None:

@@ -15,6 +15,7 @@ from standby.bench.targets.requests import Asking, Form, Place, place_of
 from standby.bench.targets.sagemaker import SageMakerTarget, aws_session, sagemaker_place
 from standby.domain.errors import InvalidInput, StandbyError, Unavailable
 from standby.telemetry.redact import hide
+from standby.wire.headers import TENANT
 
 SAGEMAKER: Final = "sagemaker:"
 _PATHS: Final = {Form.CHAT: "/chat/completions", Form.COMPLETIONS: "/completions"}
@@ -145,7 +146,7 @@ def _path(options: TargetOptions) -> str:
 def _gateway_headers(connection: Connection, session: Session) -> dict[bytes, bytes]:
     headers = {} if connection.api_key is None else {b"authorization": f"Bearer {connection.api_key}".encode()}
     if session.tenant is not None:
-        headers[b"x-standby-tenant"] = session.tenant.encode()
+        headers[TENANT] = session.tenant.encode()
     return headers
 
 

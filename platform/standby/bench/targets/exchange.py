@@ -12,14 +12,11 @@ from standby.bench.targets.requests import Place
 from standby.bench.values import ErrorClass, Planned, Sample
 from standby.domain.instance import Phase, Rung
 from standby.wire.connection import Loss, ResponseHead, WireConnection
-from standby.wire.headers import REQUEST_ID, SHADOW
+from standby.wire.headers import PHASES_MS, REQUEST_ID, RUNG, SHADOW, WAIT_MS
 from standby.wire.pool import CONNECT_LIMIT_S, STALE_WITHIN_S, ConnectionPool
 
 IDLE_LIMIT: Final = 4096
 
-_RUNG: Final = b"x-standby-rung"
-_WAIT: Final = b"x-standby-wait-ms"
-_PHASES: Final = b"x-standby-phases-ms"
 _IDS: Final = (b"x-amzn-requestid", REQUEST_ID)
 # Others are no split of ours: a server that makes one up for each answer must not make a thousand rows.
 _RUNGS: Final = {rung.label.encode(): rung.label for rung in Rung}
@@ -174,12 +171,12 @@ def sample_of(exchange: Exchange, planned: Planned, *, target: str, request_id: 
         prompt_tokens=planned.prompt_tokens if facts.prompt is None else facts.prompt,
         completion_tokens=facts.events if facts.completion is None else facts.completion,
         gaps_s=tuple(facts.gaps),
-        rung=_RUNGS.get(marks.get(_RUNG, b""), ""),
-        waited_s=_seconds(marks.get(_WAIT)),
+        rung=_RUNGS.get(marks.get(RUNG, b""), ""),
+        waited_s=_seconds(marks.get(WAIT_MS)),
         request_id=_id_of(head) or request_id,
         trace_id=trace_id,
         target=target,
-        phases_ms=_phases(marks.get(_PHASES, b"")),
+        phases_ms=_phases(marks.get(PHASES_MS, b"")),
         step=planned.step,
         message=facts.message,
     )

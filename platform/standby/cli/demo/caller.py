@@ -13,6 +13,7 @@ import httpx
 from standby.cli.demo.report import Invocation
 from standby.domain.errors import StandbyError
 from standby.domain.instance import Phase
+from standby.wire.headers import PHASES_MS, RUNG, WAIT_MS
 
 
 @dataclass
@@ -43,12 +44,12 @@ class Caller:
                 if on_text is not None:
                     on_text(text)
         total = time.perf_counter() - began
-        waited_ms = float(answer.headers["x-standby-wait-ms"])
+        waited_ms = float(answer.headers[WAIT_MS.decode()])
         first_ms = (first or total) * 1000
-        phases = _phases(answer.headers.get("x-standby-phases-ms", ""))
+        phases = _phases(answer.headers.get(PHASES_MS.decode(), ""))
         return Invocation(
             label=label,
-            rung=answer.headers["x-standby-rung"],
+            rung=answer.headers[RUNG.decode()],
             phases_ms={**phases, Phase.FIRST_TOKEN.value: round(max(0.0, first_ms - waited_ms), 1)},
             first_token_ms=round(first_ms, 1),
             total_ms=round(total * 1000, 1),

@@ -27,7 +27,7 @@ _NOT_KEPT: Final = {"cache-control": "no-store"}
 
 async def show(call: Call) -> Response:
     """All of it, as it is now. ``?tenants=all`` is every tenant's, for administrators. Raises Forbidden, InvalidInput."""
-    return Response(_feed(call).text(_scope(call)), media_type=JSON_TYPE, headers=_NOT_KEPT)
+    return Response(await _feed(call).text(_scope(call)), media_type=JSON_TYPE, headers=_NOT_KEPT)
 
 
 async def stream(call: Call) -> Response:

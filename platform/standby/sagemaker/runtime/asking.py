@@ -29,6 +29,7 @@ from standby.sagemaker.runtime.contract import (
     Target,
 )
 from standby.sagemaker.runtime.routes import Operation, RuntimeRoute
+from standby.wire.headers import PRIORITY
 
 _BEARER: Final = b"bearer "
 _SAGEMAKER_TOKEN: Final = b"sagemaker-api-key-"
@@ -90,7 +91,7 @@ class Understanding:
         route = request.route
         asker, body = await self.caller(request)
         wished = routes.wishes(route, request.scope["headers"])
-        urgency = asks.wished_priority(request.headers.get(asks.PRIORITY_HEADER))
+        urgency = asks.wished_priority(request.headers.get(PRIORITY))
         target = self._find(request, asker.tenant, wished)
         if body is None:
             # The endpoint is looked up before the body is read: an unknown name costs nothing.

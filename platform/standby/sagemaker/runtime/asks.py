@@ -15,8 +15,8 @@ import pydantic_core
 from standby.domain.ask import Ask
 from standby.domain.errors import InvalidInput
 from standby.domain.priority import Priority
+from standby.wire.headers import PRIORITY
 
-PRIORITY_HEADER: Final = b"x-standby-priority"
 # How much of two prompts must be the same for them to count as beginning alike.
 PREFIX_BYTES: Final = 256
 # How many bytes of a prompt count as a token, and how many a token number counts.
@@ -30,13 +30,13 @@ _NO_PARAMETERS: Final[Mapping[str, Any]] = {}
 
 
 def wished_priority(header: bytes | None) -> Priority | None:
-    """Return the priority that the value of PRIORITY_HEADER names. Raises InvalidInput for an unknown word."""
+    """Return the priority that the value of PRIORITY names. Raises InvalidInput for an unknown word."""
     if header is None:
         return None
     wished = _WISHES.get(header.strip().lower())
     if wished is None:
         raise InvalidInput(
-            f"{PRIORITY_HEADER.decode()} {header.decode('latin-1')[:40]!r} is none of {', '.join(Priority)}",
+            f"{PRIORITY.decode()} {header.decode('latin-1')[:40]!r} is none of {', '.join(Priority)}",
             remedy="leave the header out for the endpoint's own priority",
         )
     return wished

@@ -20,7 +20,7 @@ from standby.sagemaker.errors import AwsError, runtime_validation
 from standby.sagemaker.runtime import answers
 from standby.sagemaker.runtime.answers import Place
 from standby.sagemaker.runtime.asking import Request, Understanding
-from standby.sagemaker.runtime.asks import PRIORITY_HEADER, wished_priority
+from standby.sagemaker.runtime.asks import wished_priority
 from standby.sagemaker.runtime.async_context import AsyncContext, Served
 from standby.sagemaker.runtime.async_places import Claim, check_place, claims_of
 from standby.sagemaker.runtime.async_request import OPERATION, accepted, outputs_of, parse, repeatable_id
@@ -29,6 +29,7 @@ from standby.sagemaker.runtime.joined import MAX_ID
 from standby.sagemaker.runtime.routes import RuntimeRoute, check_name
 from standby.sagemaker.shapes.answers import rest_body, rest_headers
 from standby.sagemaker.shapes.faults import error_answer
+from standby.wire.headers import PRIORITY
 
 # How long an id is remembered after everything about its request must be over.
 TICKET_S: Final = 24 * 3600.0
@@ -76,7 +77,7 @@ class AsyncService:
         """Return the invocation once nothing can lose it any more. Raises AwsError and the domain's errors."""
         asker, body = await self.understanding.caller(request)
         tenant = asker.tenant
-        wished = wished_priority(request.headers.get(PRIORITY_HEADER))
+        wished = wished_priority(request.headers.get(PRIORITY))
         served = self._served(request, tenant)
         outputs = outputs_of(served.config, served.endpoint.name)
         if body is None:

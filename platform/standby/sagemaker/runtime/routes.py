@@ -20,7 +20,6 @@ _ASYNC: Final = "/async-invocations"
 _OPENAI: Final = "/openai/v1/chat/completions"
 _COMPONENTS: Final = "/inference-components/"
 
-HEARTBEAT_HEADER: Final = b"x-standby-heartbeat"
 _MAX_HEARTBEAT_S: Final = 60.0
 _MIN_HEARTBEAT_S: Final = 0.1
 _OWN: Final = b"x-amzn-sagemaker-"

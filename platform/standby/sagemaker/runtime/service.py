@@ -35,7 +35,7 @@ from standby.sagemaker.runtime.outlets import Captured, Events, Outlet, Translat
 from standby.sagemaker.runtime.routes import Operation, RuntimeRoute
 from standby.sagemaker.runtime.shadow import shadow_of
 from standby.sagemaker.shapes.faults import error_answer
-from standby.wire.headers import SHADOW
+from standby.wire.headers import HEARTBEAT, SHADOW
 
 _ANSWERED: Final = (AwsError, StandbyError, ContainerAnswered)
 _JSON: Final = (b"content-type", b"application/json")
@@ -109,7 +109,7 @@ class RuntimeService:
 
     async def _stream(self, request: Request, asked: Asked) -> None:
         tag = self.declared.heartbeat(asked.target.tenant, request.route.endpoint)
-        heartbeat = routes.heartbeat_of(request.headers.get(routes.HEARTBEAT_HEADER), tag)
+        heartbeat = routes.heartbeat_of(request.headers.get(HEARTBEAT), tag)
         client = Events(request.send, _about(request, asked.target), self.monotonic, heartbeat)
         try:
             if heartbeat is not None:

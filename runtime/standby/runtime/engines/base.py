@@ -59,6 +59,7 @@ class Capabilities(Value):
     sleep: bool = Field(description="can give its memory back and continue later")
     zygote: bool = Field(default=False, description="instances are forked from a pre-imported process")
     device: DeviceKind = Field(default=DeviceKind.CPU, description="what it computes on")
+    for_gpus: bool = Field(default=False, description="made for GPUs: where it computes on processors, its build does not fit")
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ class FakeEngine(ProcessEngine):
     @property
     def capabilities(self) -> Capabilities:
         """Sleeps by being stopped; gives nothing back and says so."""
-        return Capabilities(sleep=self._sleeps)
+        return Capabilities(sleep=self._sleeps, for_gpus=True)
 
     @property
     def version(self) -> str:

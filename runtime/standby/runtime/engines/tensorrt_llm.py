@@ -84,7 +84,7 @@ class TensorRtLlm(ProcessEngine):
     @property
     def capabilities(self) -> Capabilities:
         """Sleeps where the version has the routes, and until an engine has said that it lacks them."""
-        return Capabilities(sleep=self._sleeps, device=DeviceKind.GPU)
+        return Capabilities(sleep=self._sleeps, device=DeviceKind.GPU, for_gpus=True)
 
     @property
     def version(self) -> str:

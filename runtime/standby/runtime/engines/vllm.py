@@ -78,7 +78,7 @@ class Vllm(ProcessEngine):
     @property
     def capabilities(self) -> Capabilities:
         """Sleeps, is forked from a zygote, and keeps what it compiles."""
-        return Capabilities(sleep=True, zygote=True, device=self._program.device)
+        return Capabilities(sleep=True, zygote=True, device=self._program.device, for_gpus=True)
 
     @property
     def version(self) -> str:
