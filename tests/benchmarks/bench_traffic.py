@@ -1,4 +1,5 @@
-"""Traffic: what the data path costs, late requests, drains, two engines against one, takeovers: ``make bench-traffic``.
+"""Traffic: what the data path costs, late requests, drains, two engines against one, takeovers, departures:
+``make bench-traffic``.
 
 ``--only PART`` runs one part and may be given several times; ``--skip PART`` leaves one out. Parts:
 
@@ -7,7 +8,8 @@
 * drain: scale-in over and over under load (``bench_traffic_drain.py``);
 * engines: what published speeds of vLLM and TensorRT-LLM give, simulated (``bench_traffic_engines.py``);
 * hybrid: two real engines on a mixed load against the better one alone (``bench_traffic_hybrid.py``);
-* takeover: from the death of an engine to the other one's answer (``bench_traffic_takeover.py``).
+* takeover: from the death of an engine to the other one's answer (``bench_traffic_takeover.py``);
+* disconnect: from a caller's departure to the end of the work behind him (``bench_traffic_disconnect.py``).
 
 Prints last one line of JSON; the exit code is 1 where a goal is missed.
 """
@@ -32,7 +34,14 @@ import uvloop
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from benchmarks import bench_proxy, bench_traffic_engines, bench_traffic_hybrid, bench_traffic_queue, bench_traffic_takeover
+from benchmarks import (
+    bench_proxy,
+    bench_traffic_disconnect,
+    bench_traffic_engines,
+    bench_traffic_hybrid,
+    bench_traffic_queue,
+    bench_traffic_takeover,
+)
 from benchmarks.bench_traffic_drain import drain
 from support.traffic_place import place_of_engines
 from support.vllm import ABSENT, vllm_python
@@ -48,6 +57,7 @@ GOALS: Final = {
     "drain_failed": (0.0, False),
     "drain_requests": (50_000.0, True),
     "takeover_s": (bench_traffic_takeover.LIMIT_S, False),
+    "disconnect_s": (bench_traffic_disconnect.LIMIT_S, False),
 }
 DRAINED: Final = 50_000
 
@@ -153,6 +163,13 @@ def takeover(report: Report) -> None:
     report.note(takeover_s=round(found.seconds, 3))
 
 
+def disconnect(report: Report) -> None:
+    """Leave in every phase of every operation."""
+    found = asyncio.run(bench_traffic_disconnect.measure())
+    report.lines(*found.lines)
+    report.note(disconnect_s=round(found.worst, 3))
+
+
 PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "proxy": proxy,
     "violations": violations,
@@ -160,6 +177,7 @@ PARTS: Final[dict[str, Callable[[Report], None]]] = {
     "engines": engines,
     "hybrid": hybrid,
     "takeover": takeover,
+    "disconnect": disconnect,
 }
 
 

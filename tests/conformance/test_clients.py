@@ -23,7 +23,7 @@ V3 = BIN.parent / "sagemaker-v3" / "bin" / "python"
 LANGCHAIN = next(CLIENTS.parent.glob("lib/*/site-packages/langchain_aws"), CLIENTS / "no langchain-aws")
 FAKE = {"STANDBY_ENGINE": "fake"}
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.drill, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(240)]
 
 
 def installed(path: Path, what: str) -> pytest.MarkDecorator:

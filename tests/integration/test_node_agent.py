@@ -88,7 +88,7 @@ def make_rig(server: NatsServer, folder: Path):  # type: ignore[no-untyped-def]
         manifest = await inspect(f"file://{real_model_path()}", SourceOptions())
         model = Model(tenant="000000000000", name="smol", manifest=manifest, engine=EngineKind.LLAMA_CPP, created_at=1.0)
         bus = await Bus.connect(server.settings(), name="test")
-        async with node(settings, server.settings()) as parts:
+        async with node(settings, server.settings(nats_relist_interval=3600.0)) as parts:
             rig = Rig(parts, await open_tables(bus), model)
             await rig.instances.start()
             yield rig

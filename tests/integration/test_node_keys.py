@@ -75,7 +75,7 @@ async def rig(folder: Path, secrets_key: str | None) -> AsyncIterator[Rig]:
         settings = NodeSettings.load(
             node_name="n1", node_token="t", state_dir=folder / "node", heartbeat_s=0.2, secrets_key=secrets_key
         )
-        async with node(settings, server.settings()) as parts:
+        async with node(settings, server.settings(nats_relist_interval=3600.0)) as parts:
             made = Rig(await open_tables(bus), s3)
             await made.instances.start()
             yield made

@@ -33,7 +33,7 @@ class Rig:
 
     @asynccontextmanager
     async def agent(self) -> AsyncIterator[NodeParts]:
-        async with node(self.settings, self.server.settings()) as parts:
+        async with node(self.settings, self.server.settings(nats_relist_interval=3600.0)) as parts:
             yield parts
 
     async def order(self, action: NodeAction) -> NodeAnswer:

@@ -61,7 +61,11 @@ class Rig:
 @pytest.fixture
 async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     settings = NodeSettings.load(node_name="n1", node_token="t", state_dir=tmp_path / "node", heartbeat_s=0.1)
-    async with nats_server(tmp_path / "nats") as server, server.bus() as bus, node(settings, server.settings()) as parts:
+    async with (
+        nats_server(tmp_path / "nats") as server,
+        server.bus() as bus,
+        node(settings, server.settings(nats_relist_interval=3600.0)) as parts,
+    ):
         yield Rig(bus, parts.agent.effects.cache)
 
 

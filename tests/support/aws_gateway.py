@@ -105,9 +105,12 @@ async def aws_gateway(tmp_path: Path, **settings: Any) -> AsyncIterator[AwsGatew
             "admin_key": ADMIN_KEY,
             "secrets_key": SECRETS_KEY,
             "open_sources": True,
+            "key_trust_s": 36000.0,  # no listing heals who is deaf, and none confirms what is known
             **settings,
         }
-        app, ending = await stack.enter_async_context(gateway(GatewaySettings(**given), nats.settings()))
+        app, ending = await stack.enter_async_context(
+            gateway(GatewaySettings(**given), nats.settings(nats_relist_interval=3600.0))
+        )
         config = uvicorn.Config(
             app, host="127.0.0.1", port=0, http=PublicProtocol, ws="none", lifespan="off", log_config=None, access_log=False
         )

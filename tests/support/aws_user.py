@@ -17,6 +17,7 @@ from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from support.archive_builder import tar_gz
+from support.deployment import NO_LISTING
 from support.fake_engine_spec import FAKE_ENGINE_PROGRAM, short_dir
 from support.gguf_builder import gguf
 from support.real_model import real_model_path
@@ -179,9 +180,9 @@ async def aws_place(
         await upload(s3, "tiny.tar.gz", tar_gz({"model.gguf": gguf()}), folder)
         if real:
             await s3.upload(BUCKET, "smollm2/model.gguf", real_model_path())
-        settings = {**s3.env(), "STANDBY_FAKE_ENGINE": str(FAKE_ENGINE_PROGRAM), "STANDBY_STOP_GRACE_S": "1", **(more or {})}
+        settings = {**s3.env(), "STANDBY_FAKE_ENGINE": str(FAKE_ENGINE_PROGRAM), "STANDBY_STOP_GRACE_S": "1"}
         with short_dir() as home:
-            async with up(home / "state", settings, "--gateways", str(gateways)) as running:
+            async with up(home / "state", {**settings, **NO_LISTING, **(more or {})}, "--gateways", str(gateways)) as running:
                 variables = (await running.shell.standby("aws", "--json")).json()
                 key = {name.lower(): variables[name] for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
                 place = AwsPlace(running, s3, AwsUser(running.url, key, "0" * 12), variables, _addresses(home / "state"))

@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from uuid import uuid4
 
 import httpx
@@ -28,11 +27,19 @@ from standby.runtime.engine_http import request
 from standby.warm_pool.run_dir import run_dir
 from support.fake_engine_spec import FAKE_ENGINE_PROGRAM, Option, short_dir
 from support.gguf_builder import gguf
+from support.marked_processes import command_line, describe, processes_marked
 from support.raw_http import RawClient
 
 Json = dict[str, Any]
 DEADLINE_S = 60.0
 """Ends a test that would hang; nothing is proven by it."""
+NO_LISTING: Final[Mapping[str, str]] = {
+    "STANDBY_NATS_RELIST_INTERVAL": "3600",
+    "STANDBY_KEY_TRUST_S": "36000",
+    "STANDBY_MAX_STALENESS_S": "36000",
+}
+"""A component hears of a change when it is told, or never: no listing, every half a minute as shipped, heals who is deaf."""
+AS_SHIPPED: Final[Mapping[str, str]] = dict.fromkeys(NO_LISTING, "")
 _KILLED_S = 5.0
 QUESTION = [{"role": "user", "content": "Name the capital of France."}]
 PARIS = "The capital of France is Paris."
@@ -333,7 +340,8 @@ async def deployment(
 ) -> AsyncIterator[Deployment]:
     """Start a deployment and yield it when it serves; at its end no process of it may be left.
 
-    The components' logs are kept in ``tmp_path``.
+    It lists nothing again by itself unless the ``environment`` is ``AS_SHIPPED``. The components' logs are kept in
+    ``tmp_path``.
     """
     with short_dir() as root:
         options = StackOptions(
@@ -347,6 +355,7 @@ async def deployment(
                 "STANDBY_STOP_GRACE_S": "1",
                 "STANDBY_SHUTDOWN_GRACE_S": "3",
                 "TMPDIR": str(root),
+                **NO_LISTING,
                 **(environment or {}),
             },
         )
@@ -400,29 +409,6 @@ async def _stats(socket: Path) -> dict[str, int]:
 def gateway_name(number: int) -> str:
     """The name of a gateway's process in the stack."""
     return "gateway" if number == 0 else f"gateway-{number + 1}"
-
-
-def processes_marked(root: Path) -> list[psutil.Process]:
-    """Live processes whose ``TMPDIR`` is ``root`` or lies below it: every process of a deployment has one that does."""
-    found: list[psutil.Process] = []
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error):
-            ours = process.pid != os.getpid() and Path(process.environ().get("TMPDIR", "/")).is_relative_to(root)
-            if ours and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
-
-
-def command_line(process: psutil.Process) -> list[str]:
-    """The command line, or nothing when the process has just ended."""
-    with contextlib.suppress(psutil.Error):
-        return process.cmdline()
-    return []
-
-
-def describe(process: psutil.Process) -> str:
-    """A process in words."""
-    return f"{process.pid} {' '.join(command_line(process))}"
 
 
 def text_of(answer: httpx.Response) -> str:

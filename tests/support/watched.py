@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from support.deployment import Deployment, deployment
+from support.deployment import AS_SHIPPED, Deployment, deployment
 from support.monitoring import Monitoring, monitoring
 
 
@@ -22,7 +22,7 @@ class Watched(NamedTuple):
 async def watched(folder: Path, environment: Mapping[str, str]) -> AsyncIterator[Watched]:
     """Start a deployment and, when it serves, Prometheus and Alertmanager."""
     async with (
-        deployment(folder, environment=environment) as there,
+        deployment(folder, environment={**AS_SHIPPED, **environment}) as there,
         monitoring(folder, there.stack.options.state.targets) as watch,
     ):
         yield Watched(there, watch)

@@ -90,7 +90,7 @@ class Controller:
             await self._unfollow()
 
     async def _serve_term(self) -> None:
-        """Do what a leader does, until the lease is lost or this is cancelled. Raises LeaseLost."""
+        """Do what a leader does, until the lease is lost, a part of it ends or this is cancelled. Raises LeaseLost."""
         parts = (self.leadership.keep(), self._lead(), self._answer(), self._keep_habits())
         work = [asyncio.ensure_future(part) for part in parts]
         try:
@@ -99,6 +99,10 @@ class Controller:
             # No task group: it cancels its tasks once, and one that loses that would keep this process from ending.
             await host_tasks.end(work)
         failures = [failure for one in work if not one.cancelled() and (failure := one.exception()) is not None]
+        if not failures:
+            # A client of the bus that is closed cancels whoever waits for its answers: that is nobody's failure.
+            log.error("a part of what a leader does has ended by itself: another term begins")
+            return
         # Whatever else went wrong is no lost lease, after which one would try again.
         raise next((one for one in failures if not isinstance(one, LeaseLost)), failures[0])
 

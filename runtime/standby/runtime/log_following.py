@@ -1,4 +1,8 @@
-"""A log read on from where it was read last, over the lives of an engine. A mark names a life's file and a place in it."""
+"""A log read on from where it was read last, over the lives of an engine.
+
+A mark names a life's file and a place in it. A file system gives an inode's number away again, so that the log of the life
+after next may have that of the one before: what stands in front of the place belongs to the file's name.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,12 @@ from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from standby.runtime.log_words import plain_line
 
 _LINE_BYTES: Final = 64 * 1024
+_KNOWN_BYTES: Final = 256
 
 
 class Bounds(NamedTuple):
@@ -46,11 +52,10 @@ def lines_after(mark: str, log: Path, before: Path, bounds: Bounds, *, ended: bo
 
     What is left of the life before, now at ``before``, comes first. Raises OSError, and ValueError where it is no mark.
     """
-    inode, offset = (int(number, 16) for number in mark.split("-")) if mark else (-1, 0)
+    name, offset = (int(number, 16) for number in mark.split("-")) if mark else (-1, 0)
     for path, over in ((log, ended), (before, True)):
         with suppress(FileNotFoundError), path.open("rb") as stream:
-            found = os.fstat(stream.fileno())
-            if found.st_ino != inode or found.st_size < offset:
+            if os.fstat(stream.fileno()).st_size < offset or _name(stream, offset) != name:
                 continue
             lines, end = _read(stream, offset, bounds, over=over)
             if lines or path == log:
@@ -61,7 +66,13 @@ def lines_after(mark: str, log: Path, before: Path, bounds: Bounds, *, ended: bo
 
 
 def _mark(stream: BufferedReader, offset: int) -> str:
-    return f"{os.fstat(stream.fileno()).st_ino:x}-{offset:x}"
+    return f"{_name(stream, offset):x}-{offset:x}"
+
+
+def _name(stream: BufferedReader, offset: int) -> int:
+    begin = max(0, offset - _KNOWN_BYTES)
+    stream.seek(begin)
+    return os.fstat(stream.fileno()).st_ino << 32 | crc32(stream.read(offset - begin))
 
 
 def _read(stream: BufferedReader, offset: int, bounds: Bounds, *, over: bool) -> tuple[tuple[str, ...], int]:

@@ -68,6 +68,10 @@ async def test_a_second_signal_ends_a_gateway_at_once(there: Deployment, tmp_pat
     await there.endpoint("forced", knobs=ENDLESS, slots=4)
     await there.warm("forced")
     gateway = there.stack.children["gateway-2"]
+    as_before = gateway.environment
+    gateway.environment = {**as_before, "STANDBY_SHUTDOWN_GRACE_S": "600"}
+    await began_anew(there, gateway)
+    gateway.environment = as_before
     stream = await streaming(there, "forced", gateway=1, ignore_eos=True)
     ends = gateway.ends
     gateway.restart()
@@ -144,6 +148,12 @@ async def streaming(there: Deployment, endpoint: str, *, gateway: int = 0, **bod
 
     await there.until(flows, "it has begun")
     return client
+
+
+async def began_anew(there: Deployment, gateway: Child) -> None:
+    ends = gateway.ends
+    gateway.restart()
+    await ended(there, gateway, ends)
 
 
 async def ended(there: Deployment, child: Child, ends: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from support.deployment import NO_LISTING
 from support.fake_engine_spec import short_dir
 from support.real_model import real_model_path
 from support.s3_server import S3Server, s3_server
@@ -34,5 +35,5 @@ async def s3(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[S3Server
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(s3: S3Server) -> AsyncIterator[Up]:
     with short_dir() as home:
-        async with up(home / "state", s3.env()) as found:
+        async with up(home / "state", {**s3.env(), **NO_LISTING}) as found:
             yield found

@@ -10,7 +10,7 @@ import pytest
 from support.real_model import real_model_path
 from support.user import BIN, Up
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.drill, pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(400)]
 
 LIMIT_S = 300.0
 

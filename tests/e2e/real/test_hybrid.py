@@ -21,7 +21,7 @@ from support.user import DEADLINE_S, QUESTION, Up, up
 from support.vllm import needs_vllm, vllm_python
 from support.waiting import until
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.drill, pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 
 ROUTE = "x-standby-route"
 

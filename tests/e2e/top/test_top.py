@@ -65,7 +65,7 @@ async def first_answers(there: Deployment) -> Json:
     return found
 
 
-async def test_requests_tokens_and_first_tokens_are_counted_a_second_later(there: Deployment) -> None:
+async def test_requests_tokens_and_first_tokens_are_counted(there: Deployment) -> None:
     overview = await first_answers(there)
     row = await endpoint(there)
 

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from standby.bus.connection import Bus
-from standby.bus.subjects import beat_subject
+from standby.bus.subjects import beat_subject, traces_subject
 from standby.domain.instance import InstanceState
 from standby.domain.traffic import Tier
 from standby.gateway import neighbours
@@ -88,13 +88,34 @@ async def test_another_tenants_request_does_not_exist(control: Control) -> None:
         assert (await control.call(None, "GET", "/api/v1/requests")).status_code == 401
 
 
-async def test_a_gateway_that_does_not_answer_is_left_out(control: Control) -> None:
+async def test_a_gateway_that_has_ended_is_left_out(control: Control) -> None:
     async with two_gateways(control) as (here, there):
         here.traces.add(a_trace("a-1", tenant=ONE))
         await there.stop()
         await there.bus.flush()
         listed = (await control.call("one", "GET", "/api/v1/requests")).json()["requests"]
         assert [trace["id"] for trace in listed] == ["a-1"]
+
+
+async def test_a_gateway_that_hangs_is_left_out(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has heard the question, and would answer it some day."""
+    monkeypatch.setattr(neighbours, "_PATIENCE_S", 0.2)
+    asked = asyncio.Event()
+
+    async def hangs(_subject: str, _payload: bytes) -> bytes:
+        asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError("nobody sets it")
+
+    async with two_gateways(control) as (here, there):
+        here.traces.add(a_trace("a-1", tenant=ONE))
+        await there.stop()
+        hanging = await there.bus.serve(traces_subject("gw-b"), hangs)
+        await there.bus.flush()
+        listed = (await control.call("one", "GET", "/api/v1/requests")).json()["requests"]
+        assert [trace["id"] for trace in listed] == ["a-1"]
+        await asked.wait()
+        await hanging.unsubscribe()
 
 
 async def test_a_gateway_that_is_silent_is_not_asked() -> None:

@@ -33,6 +33,7 @@ from support.safetensors_builder import model
 
 pytestmark = [
     pytest.mark.ceph,
+    pytest.mark.drill,
     pytest.mark.skipif(bool(missing_programs()), reason=f"Ceph is not installed; as root: {INSTALL}"),
     pytest.mark.asyncio(loop_scope="session"),
 ]

@@ -35,6 +35,8 @@ from support.nats_server import NatsServer, nats_server
 from support.waiting import until
 
 LIMIT_S = 60.0
+# Who is deaf stays so: no listing tells a controller what it has missed.
+NO_LISTING_S = 3600.0
 
 
 @dataclass
@@ -101,7 +103,7 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
 @asynccontextmanager
 async def controller(server: NatsServer, name: str, ttl: float = 20.0, *, leads: bool = True) -> AsyncIterator[Controller]:
     """Run a controller on its own connection, from when it ``leads``; stopped cleanly at the end."""
-    async with server.bus(name) as bus:
+    async with server.bus(name, nats_relist_interval=NO_LISTING_S) as bus:
         events = await EventLog.open(bus)
         one = Controller(bus, await open_tables(bus), events, name=name, lease_ttl=ttl)
         task = asyncio.get_running_loop().create_task(one.run())
@@ -123,6 +125,7 @@ async def controller_process(server: NatsServer, name: str, ttl: float) -> Async
     environment = {
         **os.environ,
         "STANDBY_NATS_URL": settings.nats_url,
+        "STANDBY_NATS_RELIST_INTERVAL": str(NO_LISTING_S),
         "STANDBY_NATS_USER": settings.nats_user or "",
         "STANDBY_NATS_PASSWORD": settings.nats_password.get_secret_value(),
     }
@@ -226,6 +229,26 @@ async def test_a_part_of_it_that_loses_its_cancellation_keeps_it_from_nothing(
             assert second.leadership.epoch == 2
 
 
+async def test_a_part_of_it_that_is_cancelled_from_inside_begins_another_term(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a client of the bus that is closed: neither does it lead without that part, nor does the process end."""
+    terms = 0
+
+    async def cancelled_once(_one: Controller) -> None:
+        nonlocal terms
+        terms += 1
+        if terms == 1:
+            raise asyncio.CancelledError
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Controller, "_keep_habits", cancelled_once)
+    async with world(tmp_path) as w, controller(w.server, "first", ttl=60.0) as first:
+        await until(lambda: terms == 2, "another term")
+        assert first.leadership.leading
+        assert first.leadership.epoch == 2
+
+
 class Deluded:
     """A controller that was paused for so long that it still believes itself leading."""
 
@@ -325,7 +348,7 @@ async def test_deleting_ends_with_the_record_itself(tmp_path: Path) -> None:
 
 
 async def test_after_the_bus_was_away_demand_is_heard_again(tmp_path: Path) -> None:
-    """Field case B38: activation within seconds of the server's return, and nothing was stopped meanwhile."""
+    """Field case B38: who asks after the server's return is heard without any listing, and nothing was stopped meanwhile."""
     async with world(tmp_path) as w, fake_node(w.tables) as node, controller(w.server, "c1", ttl=2.0):
         await w.create_endpoint("a", keep_ready=600)
         await w.create_endpoint("b", keep_ready=600)

@@ -32,12 +32,14 @@ from support.nats_server import NatsServer, nats_server
 from support.waiting import until
 
 LIMIT_S = 60.0
+# Who is deaf stays so: no listing tells a controller what it has missed.
+NO_LISTING_S = 3600.0
 NAME = f"{TENANT}.e"
 
 
 @asynccontextmanager
 async def controller(server: NatsServer, name: str, save_every_s: float) -> AsyncIterator[Controller]:
-    async with server.bus(name) as bus:
+    async with server.bus(name, nats_relist_interval=NO_LISTING_S) as bus:
         events = await EventLog.open(bus)
         one = Controller(bus, await open_tables(bus), events, name=name, lease_ttl=20.0, save_every_s=save_every_s)
         task = asyncio.get_running_loop().create_task(one.run())

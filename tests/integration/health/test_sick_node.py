@@ -117,7 +117,7 @@ async def rig(limits: HealthLimits, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
         )
         bus = await Bus.connect(server.settings(), name="test")
         stack.push_async_callback(bus.close)
-        parts = await stack.enter_async_context(node(settings, server.settings()))
+        parts = await stack.enter_async_context(node(settings, server.settings(nats_relist_interval=3600.0)))
         made = Rig(parts, await open_tables(bus), folder)
         await made.mirror.start()
         stack.push_async_callback(made.mirror.stop)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from standby.domain.endpoint import ScalePolicy, Variant
+from standby.gateway.dataplane import RuntimeOptions
 from standby.gateway.metering import Usage
 from standby.wire.connection import WireConnection
 from standby.wire.pool import ConnectionPool
@@ -18,8 +20,12 @@ from support.raw_http import RawClient
 from support.upstream import Call, echo, until_gone
 from support.waiting import until
 
-# A door's own patience with an engine, which would end the work as well, is several times as long.
+# A door's own patience with an engine, which would end the work as well, is several times as long; so is a gateway's here,
+# and no heartbeat finds the connection closed.
 LIMIT_S = 30.0
+FAR_S = 3600.0
+PATIENT = RuntimeOptions(invocation_limit_s=FAR_S, stream_limit_s=FAR_S, linger_s=FAR_S, heartbeat_s=None)
+WAITING = Variant(model="m", policy=ScalePolicy(max_cold_wait=FAR_S))
 PATHS = {
     "openai": "/v1/chat/completions",
     "openai below an endpoint": "/endpoints/e/openai/v1/chat/completions",
@@ -54,7 +60,7 @@ async def over(gateway: GatewayRig) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 async def test_while_it_is_queued(rig: Rig, path: str, stream: bool) -> None:
-    async with gateway_rig(rig, awake=False) as gateway:
+    async with gateway_rig(rig, runtime=PATIENT, variant=WAITING, awake=False) as gateway:
         client = await asked(gateway, path, stream=stream)
         await until(lambda: gateway.desk.queued == 1, within_s=LIMIT_S)
         client.abort()
@@ -78,7 +84,7 @@ async def test_while_the_gateway_still_connects_to_the_door(rig: Rig, monkeypatc
         raise AssertionError("nobody sets it")
 
     monkeypatch.setattr(ConnectionPool, "connect", never)
-    async with gateway_rig(rig) as gateway:
+    async with gateway_rig(rig, runtime=PATIENT) as gateway:
         client = await asked(gateway, PATHS["openai"], stream=True)
         await connecting.wait()
         client.abort()
@@ -90,7 +96,7 @@ async def test_while_the_gateway_still_connects_to_the_door(rig: Rig, monkeypatc
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 async def test_while_the_engine_reads_the_prompt(rig: Rig, path: str, stream: bool) -> None:
     rig.engine.handler = until_gone
-    async with gateway_rig(rig) as gateway:
+    async with gateway_rig(rig, runtime=PATIENT) as gateway:
         client = await asked(gateway, path, stream=stream)
         await rig.begun(1)
         client.abort()
@@ -104,7 +110,7 @@ async def test_while_the_engine_reads_the_prompt(rig: Rig, path: str, stream: bo
 @pytest.mark.parametrize("path", PATHS.values(), ids=PATHS)
 async def test_while_the_engine_generates(rig: Rig, path: str, stream: bool) -> None:
     rig.engine.handler = tokens_then(until_gone) if stream else half_a_body
-    async with gateway_rig(rig) as gateway:
+    async with gateway_rig(rig, runtime=PATIENT) as gateway:
         client = await asked(gateway, path, stream=stream)
         await client.reader.readuntil(event("/v1/chat/completions", " is") if stream else b'{"choices": [')
         client.abort()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from standby.warm_pool import door
+from standby.warm_pool import door, door_exchange
 from standby.warm_pool.door import DoorLimits
 from support.door_rig import INSTANCE, Rig
 from support.upstream import Call
@@ -26,6 +26,24 @@ async def test_unconnectable_engine_is_a_502_that_saw_nothing(rig: Rig, socket_p
     assert (answer.headers["x-standby-engine-error"], answer.headers["x-standby-engine-saw"]) == ("connect", "0")
     assert rig.door.load("i-2").failures == 1
     assert "i-2" in rig.changes
+
+
+async def test_an_engine_on_tcp_that_breaks_off_is_told_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is gone cannot be seen there, however often one looks: its slot does not wait for that."""
+    monkeypatch.setattr(door_exchange, "_LOOK_S", PATIENT_S)
+
+    async def break_off(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(break_off, "127.0.0.1", 0) as engine:
+        rig.door.open("i-2", epoch=1, slots=1, address=engine.sockets[0].getsockname())
+        async with asyncio.timeout(LIMIT_S):
+            answer = await rig.ask(x_standby_instance="i-2", x_standby_epoch="1")
+    assert (answer.status, answer.headers["x-standby-engine-error"]) == (502, "died")
+    assert "x-standby-engine-gone" not in answer.headers
+    assert rig.door.load("i-2").in_flight == 0
 
 
 async def _die(call: Call) -> None:

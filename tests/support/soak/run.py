@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx
 
-from support.deployment import Deployment, deployment
+from support.deployment import AS_SHIPPED, Deployment, deployment
 from support.fake_engine_spec import Option
 from support.more_nodes import more_nodes
 from support.soak.callers import Caller, Tally
@@ -70,7 +70,7 @@ async def soak(seconds: float, seed: int, folder: Path | None = None) -> Soaked:
     At the end no process of it may be left: that raises AssertionError.
     """
     with tempfile.TemporaryDirectory(prefix="soak-") as temporary:
-        environment = {"STANDBY_SHUTDOWN_GRACE_S": str(GRACE_S), "STANDBY_HEARTBEAT_S": "0.3"}
+        environment = {**AS_SHIPPED, "STANDBY_SHUTDOWN_GRACE_S": str(GRACE_S), "STANDBY_HEARTBEAT_S": "0.3"}
         async with deployment(folder or Path(temporary), gateways=2, environment=environment) as there:
             return await _soaked(there, seconds, seed)
 

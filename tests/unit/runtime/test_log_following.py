@@ -89,6 +89,21 @@ def test_the_end_of_a_life_comes_before_the_next_one(tmp_path: Path) -> None:
     assert read(anew.mark[:-1] + "ff", log).renewed, "a log that is shorter than it was is another one"
 
 
+def test_a_file_with_the_number_of_an_earlier_one_is_another_life(tmp_path: Path) -> None:
+    """As after two restarts in a row, or where something has emptied the log and its engine goes on writing to it."""
+    log = tmp_path / "a.log"
+    log.write_bytes(b"first life\n")
+    mark = read("", log).mark
+    with log.open("r+b") as stream:
+        stream.truncate(0)
+    grow(log, b"second life\nand it is longer\n")
+
+    anew = read(mark, log)
+
+    assert (anew.lines, anew.renewed) == (("second life", "and it is longer"), True)
+    assert read(anew.mark, log) == ((), anew.mark, False)
+
+
 @pytest.mark.parametrize("mark", ["x", "1", "1-2-3", "-", "1-zz"])
 def test_no_mark(tmp_path: Path, mark: str) -> None:
     with pytest.raises(ValueError, match=r"invalid literal|values to unpack"):

@@ -18,6 +18,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Final, Protocol
 
 from standby.warm_pool.door_dial import dial
@@ -285,7 +286,8 @@ class Exchange:
         elif loss is Loss.MALFORMED:
             self._fail(EngineFault.MALFORMED, "the engine's answer is not HTTP")
         else:
-            self._died_or_not(_LOOKS)
+            # Of TCP no look tells anything, and a slot is not held for nothing.
+            self._died_or_not(_LOOKS if isinstance(self._gate.address, Path) else 0)
 
     def on_writable(self, writable: bool) -> None:
         if not self._request_complete:
