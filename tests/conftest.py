@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 _PR_SET_CHILD_SUBREAPER = 36
-_E2E = Path(__file__).parent / "e2e"
-_DRILLS = (_E2E / "faults", _E2E / "alerts")
+_HERE = Path(__file__).parent
+_DRILLS = (_HERE / "e2e" / "faults", _HERE / "e2e" / "alerts", _HERE / "integration" / "health")
 
 # A shell starts what it puts into the background with this signal ignored, and so would every command that tests start and
 # interrupt be.

@@ -29,7 +29,7 @@ BUCKET = "models"
 TINY = "s3://models/tiny.tar.gz"
 REAL = "s3://models/smollm2/"
 BODY = json.dumps({"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 24}).encode()
-STREAM = json.dumps({"messages": [{"role": "user", "content": QUESTION}], "stream": True}).encode()
+STREAM = json.dumps({"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "stream": True}).encode()
 # AWS's waiters look every 30 seconds; only the pace is ours.
 PACE = {"Delay": 0.1, "MaxAttempts": 300}
 CLIENTS = BIN.parent / "clients" / "bin"

@@ -22,18 +22,24 @@ LEFT_OUT = f"00-{TRACE}-{PARENT}-00"
 NODE = "n1"
 
 
-def tracing_to(url: str, *, ratio: float = 0.0, callers: bool = True, limit: int = 4096) -> Tracing:
-    """What traces to a collector at this address."""
-    exporter = Exporter(traces_url(url), {"x-collector": "yes"}, {"service.name": "test"}, limit_s=30.0)
+def tracing_to(url: str, *, ratio: float = 0.0, callers: bool = True, limit: int = 4096, limit_s: float = 30.0) -> Tracing:
+    """What traces to a collector at this address, which may take ``limit_s`` for a batch."""
+    exporter = Exporter(traces_url(url), {"x-collector": "yes"}, {"service.name": "test"}, limit_s=limit_s)
     return Tracing(exporter, Sampler(ratio, callers), limit=limit, every_s=0.05)
 
 
 @contextlib.asynccontextmanager
 async def traced(
-    rig: FailoverRig, receiver: Receiver, *, ratio: float = 0.0, callers: bool = True, limit: int = 4096
+    rig: FailoverRig,
+    receiver: Receiver,
+    *,
+    ratio: float = 0.0,
+    callers: bool = True,
+    limit: int = 4096,
+    limit_s: float = 30.0,
 ) -> AsyncIterator[RequestEnds]:
     """Let gateway and door trace; what waits at the end is sent."""
-    tracing = tracing_to(receiver.url, ratio=ratio, callers=callers, limit=limit)
+    tracing = tracing_to(receiver.url, ratio=ratio, callers=callers, limit=limit, limit_s=limit_s)
     ends = RequestEnds(tracing, RequestLog.NONE)
     rig.gateway.plane.tracing, rig.dispatcher.on_ended = tracing, ends
     rig.door.traces = DoorTraces(tracing, NODE, time.monotonic, time.time)

@@ -12,7 +12,7 @@ from support.s3_server import S3Server
 from support.user import DEADLINE_S, PARIS, QUESTION, up
 from support.waiting import until
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.drill, pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def test_a_model_in_a_tenants_own_store_serves(s3: S3Server, folder: Path) -> None:

@@ -16,7 +16,7 @@ from support.s3_server import S3Server
 from support.user import DEADLINE_S, PARIS, Up, up
 from support.waiting import until
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.drill, pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def failure_of(running: Up, endpoint: str) -> Any:

@@ -16,7 +16,7 @@ from support.s3_server import S3Server
 from support.user import BIN, DEADLINE_S, PARIS, Shell, environment, up
 from support.waiting import until
 
-pytestmark = [pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.drill, pytest.mark.real_engine, pytest.mark.asyncio(loop_scope="module")]
 
 
 async def test_it_finds_everything_again(s3: S3Server, folder: Path) -> None:

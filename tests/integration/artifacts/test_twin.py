@@ -20,6 +20,8 @@ from support.safetensors_twin import twin_archive, twin_folder
 
 TEXT = "<|im_start|>user\nName 2 capitals: Paris, Łódź.<|im_end|>\n"
 
+pytestmark = pytest.mark.drill
+
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def twin_bucket(s3: S3Server, bucket: str) -> AsyncIterator[str]:

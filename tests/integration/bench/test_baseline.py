@@ -21,7 +21,7 @@ from support.real_model import real_model_path
 from support.user import PARIS, QUESTION
 from support.waiting import until
 
-pytestmark = pytest.mark.real_engine
+pytestmark = [pytest.mark.drill, pytest.mark.real_engine]
 
 BODY = {"messages": [{"role": "user", "content": QUESTION}], "temperature": 0, "max_tokens": 24}
 LIMIT_S = 60.0

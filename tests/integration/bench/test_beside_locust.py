@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from standby.bench.statistics import nearest_rank
 from support.delay_server import delays
 from support.peer_load import answered, bench, delay_server, end_to_end, locust
 
 ROUND, MEDIAN_S, SIGMA, RATE = 30, 0.3, 0.5, 30
+
+pytestmark = pytest.mark.drill
 
 
 def test_both_count_every_request_and_tell_the_servers_times(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from standby.cli.main import app
 from support.deployment import Deployment, deployment
 from support.waiting import until
 
+pytestmark = pytest.mark.drill
+
 # Longer than a slow machine takes to send a burst.
 START_S = 3.0
 

@@ -242,7 +242,7 @@ async def test_a_collector_that_does_not_do_its_work_is_nobodys_concern(behaviou
         if behaviour is None:
             receiver.url = "http://127.0.0.1:9"  # discard: nobody listens there
         async with failover_rig(answers) as rig:
-            async with traced(rig, receiver, ratio=1.0, limit=10) as ends:
+            async with traced(rig, receiver, ratio=1.0, limit=10, limit_s=1.0) as ends:
                 for _ in range(3):
                     assert (await ask(rig, stream=True)).complete
                 # The collector has the first ones in its hands: nobody has let it go when the others are answered.
