@@ -68,7 +68,7 @@ reference: $(DEV) ## Rewrite docs/settings.md, docs/metrics.md, the option table
 test: $(DEV) ## The tests, against real parts: less than a quarter of an hour on two processors.
 	$(BIN)/python -m pytest -m 'not drill and not vllm' $(TEST_ARGS)
 
-drills: $(DEV) ## The rest of them: kills, drains, alerts seen firing, real vLLM, AWS's clients (18 minutes).
+drills: $(DEV) ## The rest of them: kills, drains, alerts seen firing, real vLLM, AWS's clients.
 	$(BIN)/python -m pytest -m 'drill or vllm' $(TEST_ARGS)
 
 # Nothing of ours lies beside these.

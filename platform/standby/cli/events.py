@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import json as json_module
 from typing import Annotated, Any, Final
 
 import typer
 
-from standby.cli.output import moment
+from standby.cli.output import moment, print_json_line
 from standby.cli.session import JsonOption, Options, options
 
 _SHOWN_ELSEWHERE: Final = frozenset({"schema_version", "id", "at", "kind", "source", "tenant", "endpoint", "instance"})
@@ -36,7 +35,10 @@ async def _print(session: Options, filters: dict[str, str], last: int, *, follow
     params = {name: value for name, value in filters.items() if value}
     async with session.client() as client:
         async for event in client.event_stream({**params, "replay": str(last), "follow": str(int(follow))}):
-            print(json_module.dumps(event, ensure_ascii=False) if session.json else line(event), flush=True)
+            if session.json:
+                print_json_line(event)
+            else:
+                print(line(event), flush=True)
 
 
 def line(event: dict[str, Any]) -> str:

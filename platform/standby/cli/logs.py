@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json as jsons
 import sys
 from typing import Annotated, Any, Final
 
@@ -12,7 +11,7 @@ import typer
 from standby.cli.endpoints import Name
 from standby.cli.logs_following import Following
 from standby.cli.models import segment
-from standby.cli.output import failure_lines, print_json
+from standby.cli.output import failure_lines, print_json, print_json_line
 from standby.cli.session import JsonOption, Options, options
 from standby.domain.engine_logs import DEFAULT_LINES, MOST_LINES
 from standby.domain.errors import InvalidInput, Unavailable
@@ -66,7 +65,7 @@ async def _follow(session: Options, path: str, params: dict[str, str], following
             lost = ""
             lines = following.take(answer)
             if lines and session.json:
-                print(jsons.dumps(answer, ensure_ascii=False), flush=True)
+                print_json_line(answer)
             elif lines:
                 print("\n".join(lines), flush=True)
 
@@ -75,7 +74,7 @@ def _show(answer: dict[str, Any], session: Options, *, follow: bool) -> None:
     if not session.json:
         _print(answer)
     elif follow:
-        print(jsons.dumps(answer, ensure_ascii=False), flush=True)
+        print_json_line(answer)
     else:
         print_json(answer)
 

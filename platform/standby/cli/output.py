@@ -41,6 +41,11 @@ def print_json(content: object) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=False))
 
 
+def print_json_line(content: object) -> None:
+    """Print one JSON object on a line of its own, at once: of what goes on, each reader gets whole ones."""
+    print(json.dumps(content, ensure_ascii=False), flush=True)
+
+
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, empty: str) -> None:
     """Print a table, or ``empty`` where there is no row."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
